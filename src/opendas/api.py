@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 from opendas.errors import CheckFailed, ConfigError, DataError, EnvironmentFailure
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
     import pandas as pd
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from opendas.runs.plan import PlanTable, describe_spine
     from opendas.runs.publish import Published
     from opendas.runs.run import Run, define, load
+    from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
     from opendas.topdown.family_data import Estimator
     from opendas.tuning.tune import Tuning
 
@@ -48,6 +50,8 @@ __all__ = [
     "create_ledger",
     "define",
     "describe_spine",
+    "discrete_gaussian",
+    "discrete_laplace",
     "estimate",
     "evaluate",
     "exact_level",
@@ -60,6 +64,8 @@ __all__ = [
     "publish_to",
     "release",
     "replicates",
+    "sample_discrete_gaussian",
+    "sample_discrete_laplace",
     "status",
     "tabulate",
     "tune",
@@ -291,6 +297,89 @@ def experiment(
     if source is not None:
         found.attrs["source"] = checked_line(source, "source")
     return found
+
+
+def discrete_gaussian(variance: Exact) -> DiscreteGaussian:
+    """Return the exact discrete Gaussian law.
+
+    Parameters
+    ----------
+    variance : exact number
+        The parameter sigma squared, in squared counts; the variance of the integers is a little less where it
+        is below about 1, and equal to it in double precision from 8 on.
+
+    Examples
+    --------
+    >>> law = discrete_gaussian("7/3")
+    >>> law.pmf([-1, 0, 1]).round(4).tolist()
+    [0.2108, 0.2612, 0.2108]
+    >>> float(law.tail(4).round(6)), law.margin(Fraction(9, 10)), round(law.variance, 6)
+    (0.001355, 2, 2.333333)
+    """
+    from opendas.privacy.exact import parse_fraction
+    from opendas.sampling.laws import DiscreteGaussian
+
+    return DiscreteGaussian(parse_fraction(variance, "variance"))
+
+
+def discrete_laplace(scale: Exact) -> DiscreteLaplace:
+    """Return the exact discrete Laplace law; `scale` is L1 sensitivity over epsilon, in counts."""
+    from opendas.privacy.exact import parse_fraction
+    from opendas.sampling.laws import DiscreteLaplace
+
+    return DiscreteLaplace(parse_fraction(scale, "scale"))
+
+
+def sample_discrete_gaussian(
+    variance: Exact, size: int | tuple[int, ...] | None = None, rng: np.random.Generator | None = None
+) -> npt.NDArray[np.int64]:
+    """Draw from the exact discrete Gaussian: no floating-point number takes part.
+
+    Parameters
+    ----------
+    variance : exact number
+        The parameter sigma squared, as of :func:`discrete_gaussian`: a fraction, an int or text.
+    size : int or tuple of int, optional
+        Shape of the answer; by default one number.
+    rng : numpy.random.Generator, optional
+        For simulations and tests, which can be repeated: anyone who knows its seed can remove the noise. By
+        default the secure random numbers of the operating system, for noise that is to protect someone.
+
+    Returns
+    -------
+    int64 array
+        In counts. A draw takes 64 random bits, and more where these do not decide it.
+
+    Raises
+    ------
+    ConfigError
+        If the variance is a binary floating-point number, or `rng` no generator of numpy.
+    PrivacyError
+        If the variance is not positive, or above about 4.9e10.
+
+    Notes
+    -----
+    Canonne, Kamath & Steinke (2020), Definition 1: ``P(k)`` is proportional to ``exp(-k**2 / (2 variance))``.
+    The argument for exactness is docs/proofs/noise.md, section 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sample_discrete_gaussian("10", 5, np.random.default_rng(1)).dtype
+    dtype('int64')
+    """
+    from opendas.sampling.draws import sample
+
+    return sample(discrete_gaussian(variance), size, rng)
+
+
+def sample_discrete_laplace(
+    scale: Exact, size: int | tuple[int, ...] | None = None, rng: np.random.Generator | None = None
+) -> npt.NDArray[np.int64]:
+    """Draw from the exact discrete Laplace law with a `scale` in counts; as for the discrete Gaussian."""
+    from opendas.sampling.draws import sample
+
+    return sample(discrete_laplace(scale), size, rng)
 
 
 def release(run: Run, out: str | Path, **options: Any) -> Release:

@@ -211,12 +211,17 @@ def generators(tree: ast.Module) -> Iterator[str]:
 
 
 def test_other_generators_are_only_where_nothing_confidential_is_drawn() -> None:
-    """numpy's generators make the demonstration state; the operating system's make and destroy keys."""
+    """numpy's generators make the demonstration state; the operating system's make and destroy keys.
+
+    The public samplers draw for their caller, with either; no run uses them.
+    """
     found = {name: set(generators(tree)) for name, tree in MODULES.items()}
     numpy = {name for name, used in found.items() if used - {"urandom"}}
     assert all(within(name, "opendas.demo") for name in numpy), numpy
     system = {name for name, used in found.items() if "urandom" in used}
-    assert system == {f"opendas.custody.{part}" for part in ("run_key", "passphrase", "secret_files")}
+    keys = {f"opendas.custody.{part}" for part in ("run_key", "passphrase", "secret_files")}
+    assert system == keys | {"opendas.sampling.draws"}
+    assert {n for n in MODULES if ("opendas.sampling.draws", "sample") in imported(n)} == {"opendas.api"}
 
 
 def test_no_clock_and_no_memory_gauge_decides_an_estimate() -> None:

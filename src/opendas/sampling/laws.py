@@ -7,11 +7,16 @@ sampling and margins use the integer thresholds of :mod:`opendas.sampling.interv
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from statistics import NormalDist
 
+import numpy as np
+import numpy.typing as npt
+
+from opendas.arrays import Floats
 from opendas.errors import PrivacyError
 from opendas.sampling.interval_arithmetic import (
     exp_neg,
@@ -38,6 +43,9 @@ _WIDEST = 1 << 24
 # Variance parameter, or squared scale, from which a double may decide a margin, and how near to a tie it is
 # not sure: its errors are below 1e-10.
 _IN_DOUBLES = 10_000
+# Bits beyond those of the smallest probability asked for: those of a double, and some more.
+_DIGITS = 72
+_SMALLEST = 1080
 _DOUBT = 1e-9
 
 
@@ -69,6 +77,48 @@ class _SymmetricLaw:
         """
         assert isinstance(self, DiscreteGaussian | DiscreteLaplace)
         return _margin(self, _confidence(confidence))
+
+    def tail(self, k: npt.ArrayLike) -> Floats:
+        """Return ``P(X > k)``, float64 in the shape of `k`.
+
+        Parameters
+        ----------
+        k : int, or array of int
+            In counts.
+
+        Notes
+        -----
+        From the integer thresholds, with so many bits that at most the last digit of a double is wrong; 0
+        below the smallest double.
+        """
+        return self._each(k, lambda above, k: above(k))
+
+    def pmf(self, k: npt.ArrayLike) -> Floats:
+        """Return ``P(X = k)``, float64 in the shape of `k`, as exact as :meth:`tail`."""
+        return self._each(k, lambda above, k: above(k - 1) - above(k))
+
+    def _each(self, k: npt.ArrayLike, value: Callable[[Callable[[int], Fraction], int], Fraction]) -> Floats:
+        """Evaluate a function of ``P(X > k)`` at each k."""
+        assert isinstance(self, DiscreteGaussian | DiscreteLaplace)
+        points = np.asarray(k)
+        if points.dtype.kind not in "iu":
+            raise PrivacyError(f"k is {points.dtype}; the law lives on the integers.")
+        sizes = np.minimum(np.abs(points.astype(np.float64)), 2.0**62)
+        near = sizes <= self.support(_SMALLEST)
+        most = int(sizes[near].max(initial=0.0)) + 1
+        width = math.ceil(math.log2(float(self.parameter) + 2))
+        bits = -math.floor(self.log2_weight(most)) + width + _DIGITS
+        floors = self.tail_floors(bits)
+
+        def above(k: int) -> Fraction:
+            if k < 0:
+                return 1 - above(-k - 1)
+            return Fraction(floors[k] if k < len(floors) else 0, 1 << bits)
+
+        found = {each: float(value(above, each)) for each in np.unique(points[near]).tolist()}
+        far = {each: float(value(_far, each)) for each in np.unique(points[~near]).tolist()}
+        every = found | far
+        return np.array([every[each] for each in points.ravel().tolist()]).reshape(points.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +179,14 @@ class DiscreteGaussian(_SymmetricLaw):
         """Return an upper bound of ``len(tail_floors(bits))``: ``P(X > k) <= exp(-k**2 / (2 sigma2))``."""
         return 2 + math.isqrt(int(2 * bits * self.sigma2 * Fraction(7, 10)))
 
+    def log2_weight(self, k: int) -> float:
+        """Return the logarithm to base 2 of ``P(k) / P(0)``."""
+        return -float(Fraction(k * k) / (2 * self.sigma2)) / math.log(2)
+
+    def support(self, bits: int) -> float:
+        """Return about where ``P(k) / P(0)`` falls below ``2**-bits``."""
+        return math.sqrt(2 * float(self.sigma2) * bits * math.log(2))
+
 
 @dataclass(frozen=True, slots=True)
 class DiscreteLaplace(_SymmetricLaw):
@@ -182,9 +240,22 @@ class DiscreteLaplace(_SymmetricLaw):
         """Return an upper bound of ``len(tail_floors(bits))``: ``P(X > k) <= exp(-k / scale)``."""
         return 2 + int(bits * self.scale * Fraction(7, 10))
 
+    def log2_weight(self, k: int) -> float:
+        """Return the logarithm to base 2 of ``P(k) / P(0)``."""
+        return -float(Fraction(k) / self.scale) / math.log(2)
+
+    def support(self, bits: int) -> float:
+        """Return about where ``P(k) / P(0)`` falls below ``2**-bits``."""
+        return float(self.scale) * bits * math.log(2)
+
 
 Noise = DiscreteGaussian | DiscreteLaplace
 """A symmetric law on the integers that is sampled exactly; hashable, and equal by value."""
+
+
+def _far(k: int) -> Fraction:
+    """Return ``P(X > k)`` where it differs from 0 or 1 by less than the smallest double."""
+    return Fraction(int(k < 0))
 
 
 def _positive(field: str, value: Fraction | int) -> Fraction:
