@@ -408,6 +408,8 @@ def environment(folder: Path, draw: random.Random) -> str:
     what = f"{line[0]} with {', '.join(changes)}"
     if code not in (0, 1, 2, 3, 4, 5, 6):
         raise Defect(f"{what}: ended with {code}: {said[-300:]}")
+    if said.startswith(PYTHON_FAILS):
+        return "no Python"
     if "Traceback" in said:
         raise Defect(f"{what}: a traceback: {said[-300:]}")
     if code and line[0] != "verify" and not said.strip() and not QUIET.intersection(changes):
@@ -527,15 +529,17 @@ def in_child(folder: Path, line: Sequence[str], changes: Sequence[str], seed: in
 
 HANGS = -1000
 SECONDS = 300
+"""Of a command that waits; five times as long where it may have to compile its kernels, a minute's work."""
 
 
 def serve() -> None:
     """Answer each line of standard input, which asks for a command, with its exit code."""
     for asked in sys.stdin:
+        folder, line, changes, seed = json.loads(asked)
         process = os.fork()
         if not process:
-            _child(*json.loads(asked))
-        late = time.monotonic() + SECONDS
+            _child(folder, line, changes, seed)
+        late = time.monotonic() + SECONDS * (1 if SLOW.isdisjoint(changes) else 5)
         while not (ended := os.waitpid(process, os.WNOHANG))[0] and time.monotonic() < late:
             time.sleep(0.02)
         if not ended[0]:
@@ -550,7 +554,7 @@ def _child(folder: str, line: list[str], changes: list[str], seed: int) -> None:
         os.dup2(os.open(path, os.O_RDWR | os.O_APPEND), stream)
     draw = random.Random(seed)
     again = (draw.random() < 0.1 or "little address space" in changes) and SLOW.isdisjoint(changes)
-    for change in changes:
+    for change in sorted(changes, key="few files".__eq__):  # other changes need some
         SURROUNDINGS[change](Path(folder), draw)
     if again:
         paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -564,6 +568,9 @@ def _child(folder: str, line: list[str], changes: list[str], seed: int) -> None:
             stream.flush()
     os._exit(int(code or 0))
 
+
+PYTHON_FAILS = ("Fatal Python error: init", "Error processing line 1 of ")
+"""How Python says that it cannot start, before any program has a say: with four open files, for instance."""
 
 NO_PYTHON = ("a working folder that is gone", "little memory")
 SLOW = frozenset({"a home", "a cache", "folders that cannot be written", *NO_PYTHON})
