@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from support.mini import mini_frame, write_mini
 
 import opendas as od
-from opendas.budget.plan import within_rho
 from opendas.cli.main import cli
 from opendas.errors import ConfigError
 from opendas.gls.expected_error import ExpectedError
 from opendas.gls.expected_topdown import gain_rows
+from opendas.measurement.loss import attribute_losses, within_losses
 from opendas.privacy.zcdp import epsilon_cks
 
 SHARES = '"*" = { total = "1/100", "kind * minor" = "98/100", detailed = "1/100" }'
@@ -73,10 +73,25 @@ def test_effects_and_prices_are_those_of_the_plan_with_the_move(tmp_path: Path, 
         for price in move.prices:
             if price.what.startswith("moving within a "):
                 level = price.what.removeprefix("moving within a ").removesuffix(" of the spine")
-                assert price.before == epsilon_cks(within_rho(run.budget)[level], delta)
-                assert price.after == epsilon_cks(within_rho(changed.budget)[level], delta)
+                assert price.before == epsilon_cks(within_losses(run.plan, run.protection)[level], delta)
+                rho = within_losses(changed.plan, changed.protection)[level]
+                assert price.after == epsilon_cks(rho, delta)
                 assert move.kind == "between"
                 assert price.after > price.before
+
+
+def test_what_is_exact_has_no_price(tmp_path: Path) -> None:
+    """Totals of towns are published: nobody's town is hidden, and no move has a price above."""
+    run = a_run(tmp_path)
+    product = tmp_path / "product.toml"
+    product.write_text(product.read_text().replace('geolevel = "region"', 'geolevel = "town"'))
+    exact = od.load(tmp_path / "run.toml")
+    losses = within_losses(exact.plan, exact.protection)
+    assert losses["region"] == losses["town"] < within_losses(run.plan, run.protection)["region"]
+    priced = {price.what: price for move in od.advise(exact) for price in move.prices}
+    of_region = priced["moving within a region of the spine"]
+    assert of_region.before == epsilon_cks(losses["region"], run.budget.delta)
+    assert attribute_losses(exact.plan, exact.protection)
 
 
 def test_a_move_within_a_geolevel_costs_nothing_above(tmp_path: Path) -> None:

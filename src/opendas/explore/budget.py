@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from opendas.budget.allocation import LARGEST_LOSS, Budget
-from opendas.budget.plan import invariant_shares, within_rho
+from opendas.budget.plan import invariant_shares
 from opendas.errors import OpendasError
 from opendas.explore.fields import (
     Problems,
@@ -250,7 +250,7 @@ def answer_budget(subject: Subject, budget: Budget) -> BudgetAnswers:
         _cells(subject, budget, tree),
         loss("all", budget.total),
         tuple(loss(name, tree.attributes.get(name, Fraction(0))) for name in names),
-        tuple(loss(name, spent) for name, spent in within_rho(budget).items()),
+        tuple(loss(name, spent) for name, spent in tree.within.items()),
         curve,
         tuple(_warnings(subject, asked, budget)),
         tuple((rate, bound(budget.total, rate)) for rate in FALSE_ALARMS),

@@ -254,12 +254,13 @@ class BudgetPage(Page[BudgetAnswers]):
             "loss_name": " or ".join(dict.fromkeys(a.budget.mechanism.loss_name for a in found)),
             "losses": [
                 (
-                    "Loss when one attribute of a record changes and all else stays.",
+                    f"Loss when one attribute of a record changes and all else stays, {subject.compares}.",
                     "Attribute",
                     _loss_rows(answer, formulas, attributes),
                 ),
                 (
-                    "Loss when a record moves within one geounit of the spine and all else stays.",
+                    "Loss when a record moves within one geounit of the spine and all else stays, "
+                    f"{subject.compares}.",
                     "Within one",
                     _loss_rows(answer, formulas, within),
                 ),

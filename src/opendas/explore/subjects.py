@@ -18,7 +18,7 @@ import numpy as np
 from opendas.arrays import Floats
 from opendas.budget.allocation import Budget
 from opendas.budget.contribution import ONE_RECORD, Contribution
-from opendas.budget.plan import attribute_rho, budget_loss
+from opendas.budget.plan import attribute_rho, budget_loss, within_rho
 from opendas.budget.presets import preset, preset_names
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.constraints.table import invariant_geolevels
@@ -29,8 +29,9 @@ from opendas.gls.blocks import Algebra, RowClasses, build_algebra
 from opendas.gls.collapsed import CollapsedTree
 from opendas.gls.expected_error import ExpectedError, ExpectedRow, expected_rows, precision
 from opendas.gls.information import Extended
-from opendas.measurement.loss import attribute_losses, plan_loss, told_apart
+from opendas.measurement.loss import attribute_losses, plan_loss, told_apart, within_losses
 from opendas.measurement.plan import MeasurementPlan
+from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.composition import WorstLoss
 from opendas.runs.run import Run
 from opendas.schema.pl94 import pl94_persons, pl94_units
@@ -54,7 +55,9 @@ class MeasuredTree:
     place : tuple of int
         Position in the tree of each geolevel.
     attributes : mapping of str to Fraction
-        Loss when one attribute of a record changes, on the path where it costs most.
+        Loss when one attribute of a record changes, where it costs most.
+    within : mapping of str to Fraction
+        Loss when a record moves within one geounit of a geolevel, where it costs most.
     """
 
     multiples: Mapping[str, Mapping[Fraction, int]]
@@ -62,6 +65,7 @@ class MeasuredTree:
     information: tuple[Extended, ...]
     place: tuple[int, ...]
     attributes: Mapping[str, Fraction]
+    within: Mapping[str, Fraction]
 
 
 class Subject:
@@ -87,6 +91,9 @@ class Subject:
 
     categories: tuple[str, ...] = ()
     """Kinds of areas off the spine that are known."""
+
+    compares = "between any two inputs, whatever is published exactly"
+    """Of which inputs the losses are."""
 
     contribution: Contribution = ONE_RECORD
     """What one protected unit contributes; no plan changes it."""
@@ -189,6 +196,8 @@ class Subject:
 class RunSubject(Subject):
     """The product and the spine of a run file, read as ``opendas plan`` reads them."""
 
+    compares = "between inputs that agree on what is published exactly"
+
     def __init__(self, run: Run) -> None:
         self.run = run
         self._bare = spine = build_spine(run.frame, run.resolved.recipe, lambda spine: spine)
@@ -259,11 +268,24 @@ class RunSubject(Subject):
                 multiples[level.name] = dict(zip(shares.multiples, counts, strict=True))
         key = ("tree", *(hash(own.tobytes()) for own in expected.own))
         tree = self._keep(key, lambda: expected.tree)
-        return MeasuredTree(multiples, tree, expected.information, expected.position, attribute_losses(plan))
+        held = self._held(plan)
+        return MeasuredTree(
+            multiples,
+            tree,
+            expected.information,
+            expected.position,
+            attribute_losses(plan, held),
+            within_losses(plan, held),
+        )
 
     def exact_loss(self, budget: Budget) -> WorstLoss:
-        """Return the loss of the composed noise itself, on the paths where it costs most."""
-        return plan_loss(self._plan(budget))
+        """Return the loss of the composed noise itself, over all that the exact facts leave possible."""
+        plan = self._plan(budget)
+        return plan_loss(plan, replace(self._held(plan), plan=plan))
+
+    def _held(self, plan: MeasurementPlan) -> ProtectionMap:
+        """Return the map on the spine of a plan, on which it depends alone."""
+        return self._keep(("map", plan.spine), lambda: ProtectionMap.of(plan, self.run.frame))
 
     def _plan(self, budget: Budget) -> MeasurementPlan:
         return MeasurementPlan(self.product, self.spine(budget), budget)
@@ -331,7 +353,7 @@ class StandIn(Subject):
             information.append(self.algebra.information(weights[None]))
         multiples = {level: {Fraction(1): count} for level, count in self.geounits.items()}
         attributes = attribute_rho(budget, self.attributes)
-        return MeasuredTree(multiples, tree, tuple(information), place, attributes)
+        return MeasuredTree(multiples, tree, tuple(information), place, attributes, within_rho(budget))
 
     def exact_loss(self, budget: Budget) -> WorstLoss:
         """Return the loss of the composed noise itself: every path has the same noise."""

@@ -20,13 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.budget.allocation import Budget
-from opendas.budget.plan import within_rho
 from opendas.errors import ConfigError
-from opendas.geography.spine import Spine
 from opendas.gls.expected_error import ExpectedError
 from opendas.gls.expected_topdown import GainRow, gain_rows, mean_coefficients
-from opendas.measurement.loss import attribute_losses
+from opendas.measurement.loss import attribute_losses, within_losses
 from opendas.measurement.plan import MeasurementPlan
+from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.zcdp import epsilon_cks
 from opendas.runs.run import Run
@@ -84,7 +83,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a move does to a person's protection.
+    """What a move does to a person's protection: losses as the certificate states them, given what is exact.
 
     Parameters
     ----------
@@ -231,7 +230,8 @@ class _Adviser:
         raised = [name for name in best if best[name] > shares[name]]
         words = ", ".join(f"{name} {float(shares[name]):.3g} -> {float(best[name]):.3g}" for name in raised)
         text = f"within {geolevel}: {words}, the others scaled down"
-        move = self._move("within", text, moved, self.plan.spine, {geolevel: best})
+        plan = MeasurementPlan(self.plan.product, self.plan.spine, moved)
+        move = self._move("within", text, plan, self.run.protection, {geolevel: best})
         above = {level.geolevel for level in self.plan.levels[:number]}
         free = all(effect.change <= ABOVE for effect in move.effects if effect.geolevel in above)
         return move if free else None
@@ -256,17 +256,17 @@ class _Adviser:
         )
         run = self.run.changed(budget=spec)
         text = f"{float(part):.3g} of the loss from {above} to {below}"
-        return self._move("between", text, run.budget, run.spine, {})
+        return self._move("between", text, run.plan, run.protection, {})
 
     def _move(
         self,
         kind: str,
         text: str,
-        budget: Budget,
-        spine: Spine,
+        plan: MeasurementPlan,
+        held: ProtectionMap,
         queries: Mapping[str, Mapping[str, Fraction]],
     ) -> Move:
-        plan = MeasurementPlan(self.plan.product, spine, budget)
+        budget = plan.budget
         after = self._errors(ExpectedError.build(plan))
         effects = tuple(
             Effect(geolevel, query, before, after[geolevel, query])
@@ -275,7 +275,13 @@ class _Adviser:
         )
         notable = tuple(effect for effect in effects if abs(effect.change) > 0.005)
         return Move(
-            kind, text, dict(budget.geolevels), queries, notable, self._tried(budget), self._prices(plan)
+            kind,
+            text,
+            dict(budget.geolevels),
+            queries,
+            notable,
+            self._tried(budget),
+            self._prices(plan, held),
         )
 
     def _tried(self, budget: Budget) -> tuple[Effect, ...]:
@@ -291,13 +297,13 @@ class _Adviser:
         """Return the budget with other query shares at one geolevel."""
         return replace(self.plan.budget, queries={**self.plan.budget.queries, geolevel: shares})
 
-    def _prices(self, plan: MeasurementPlan) -> tuple[Price, ...]:
+    def _prices(self, plan: MeasurementPlan, held: ProtectionMap) -> tuple[Price, ...]:
         found = []
         for words, losses in (
-            ("moving within a {} of the spine", lambda p: within_rho(p.budget)),
+            ("moving within a {} of the spine", within_losses),
             ("changing {}", attribute_losses),
         ):
-            before, after = losses(self.plan), losses(plan)
+            before, after = losses(self.plan, self.run.protection), losses(plan, held)
             for name in before:
                 if before[name] != after.get(name) and name in after:
                     pair = (self._epsilon(before[name]), self._epsilon(after[name]))

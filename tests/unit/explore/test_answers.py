@@ -21,8 +21,9 @@ from opendas.geography.frame import Frame
 from opendas.geography.partitions import standard_spine
 from opendas.geography.states import STATES
 from opendas.gls.expected_error import ExpectedError
-from opendas.measurement.loss import attribute_losses, plan_loss
+from opendas.measurement.loss import attribute_losses, plan_loss, within_losses
 from opendas.measurement.plan import MeasurementPlan
+from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.attacker import pure_power_bound, zcdp_power_bound
 from opendas.privacy.relations import Mechanism
 from opendas.privacy.zcdp import epsilon_cks
@@ -46,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def compare(found: BudgetAnswers, plan: MeasurementPlan) -> None:
+def compare(found: BudgetAnswers, plan: MeasurementPlan, held: ProtectionMap) -> None:
     """Compare with the rows of the plan and the engine, each worked out again."""
     margins: dict[tuple[str, str], list[int]] = {}
     for row in noise_rows(plan):
@@ -60,7 +61,7 @@ def compare(found: BudgetAnswers, plan: MeasurementPlan) -> None:
             (row,) = expected.summary(level, [query])
             assert cell.expected == pytest.approx(row.mean_sd, rel=1e-9, abs=1e-9)
     losses = {loss.name: loss.loss for loss in found.attributes if loss.loss}
-    assert losses == dict(attribute_losses(plan))
+    assert losses == dict(attribute_losses(plan, held))
 
 
 @pytest.mark.parametrize("name", SPINES)
@@ -73,19 +74,20 @@ def test_a_run_file_is_answered_as_it_is_planned(made: Path, name: str, kind: st
     run = opendas.load(path)
     subject = RunSubject(run)
     found = answer_budget(subject, subject.start())
-    compare(found, run.plan)
+    compare(found, run.plan, run.protection)
     # other shares: where parents are bypassed, every share of the spine is another
     levels = subject.levels
     shares = {level: Fraction(2 * (i + 1), len(levels) * (len(levels) + 1)) for i, level in enumerate(levels)}
     queries = {level: {"total": Fraction(1, 4), "detailed": Fraction(3, 4)} for level in levels}
     budget = replace(run.budget, total=Fraction(1, 3), geolevels=shares, queries=queries)
-    compare(answer_budget(subject, budget), subject.with_budget(budget).plan)
+    other = subject.with_budget(budget)
+    compare(answer_budget(subject, budget), other.plan, other.protection)
 
 
 def test_a_product_of_ones_own_is_answered_as_it_is_planned(tmp_path: Path) -> None:
     run = opendas.load(write_mini(tmp_path))
     subject = RunSubject(run)
-    compare(answer_budget(subject, subject.start()), run.plan)
+    compare(answer_budget(subject, subject.start()), run.plan, run.protection)
 
 
 def test_block_by_block_spends_everything_on_the_leaves(tmp_path: Path) -> None:
@@ -95,7 +97,7 @@ def test_block_by_block_spends_everything_on_the_leaves(tmp_path: Path) -> None:
     queries = dict.fromkeys(subject.levels, run.budget.query_shares(subject.levels[-1]))
     budget = replace(run.budget, geolevels=thirds, queries=queries)
     found = answer_budget(subject, budget)
-    compare(found, run.plan)
+    compare(found, run.plan, run.protection)
     assert "block-by-block" in found.warnings[0]
     assert answer_budget(subject, subject.start()).warnings == ()
 
@@ -135,7 +137,8 @@ def test_a_stand_in_is_answered_as_a_spine_of_these_numbers() -> None:
     frame = even_frame(counts)
     spine = standard_spine(frame)
     assert {level.name: len(level) for level in spine.levels} == counts
-    compare(found, MeasurementPlan(subject.product, spine, subject.start()))
+    plan = MeasurementPlan(subject.product, spine, subject.start())
+    compare(found, plan, ProtectionMap.without_facts(plan))
 
 
 def test_the_small_state_stands_in_for_rhode_island(tmp_path: Path) -> None:
@@ -186,8 +189,12 @@ def test_the_exact_epsilon_is_that_of_the_plan(made: Path, spine: str) -> None:
     run = opendas.load(path)
     subject = RunSubject(run)
     bounds = subject.exact_loss(run.budget).epsilon(run.budget.delta)
-    wanted = plan_loss(run.plan).epsilon(run.budget.delta)
+    wanted = plan_loss(run.plan, run.protection).epsilon(run.budget.delta)
     assert (bounds.lower, bounds.upper) == (wanted.lower, wanted.upper)
+    shown = answer_budget(subject, run.budget)
+    parts = attribute_losses(run.plan, run.protection)
+    assert {loss.name: loss.loss for loss in shown.attributes if loss.loss} == parts
+    assert {loss.name: loss.loss for loss in shown.within} == within_losses(run.plan, run.protection)
     page = BudgetPage(subject)
     found = page.answer(page.started(), "exact")
     ((name, lower, upper),) = found.more["exact"]
