@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +63,22 @@ def test_labels_that_look_like_signs_are_columns(tmp_path: Path, capsys: Capture
     names = pq.read_schema(tmp_path / "out/release/tables/detailed_county.parquet").names
     wanted = [f"{kind} * {age}" for kind in labels["kind"] for age in labels["age"]]
     assert [name for name in names if name in wanted] == wanted
+
+
+def test_a_table_is_found_by_a_name_of_two_lines(tmp_path: Path, capsys: Capture) -> None:
+    attributes = {"a\nb": ("x", "y"), "kind": ("x", "y")}
+    finish(capsys, tmp_path, Shape(hostile.LEAVES, {(0, 0): 5}, attributes=attributes))
+    out = str(tmp_path / "out")
+    assert call(capsys, "tabulate", out, "--tables", "hostile:a\nb", "--geolevel", "county")[0] == 0
+    (made,) = (tmp_path / "out/release/tables").iterdir()
+    assert made.name.startswith("hostile.a")
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
+def test_workers_have_the_streams_that_were_closed(tmp_path: Path, closed: str) -> None:
+    line = f"{shlex.quote(sys.executable)} -m opendas run run.toml --out out --seed 1 --workers 2 {closed}"
+    write_mini(tmp_path)
+    assert subprocess.run(["sh", "-c", line], cwd=tmp_path, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("levels", [("state", "county"), ("state", "county", "block"), ("state", "leaf")])

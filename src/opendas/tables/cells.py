@@ -306,7 +306,7 @@ def query_table(product: Product, query: str) -> Table:
     return Table(group.name, columns, columns, group.row_of_cell, np.eye(group.size, dtype=bool))
 
 
-_UNIT_QUERY = re.compile(r"(?P<product>[^:]+):(?P<query>.+)")
+_UNIT_QUERY = re.compile(r"(?P<product>[^:]+):(?P<query>.+)", re.DOTALL)
 
 
 def find_table(
