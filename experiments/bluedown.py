@@ -20,7 +20,6 @@ import json
 import multiprocessing
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,16 +33,15 @@ import numpy.typing as npt
 from bluedown_memory import most_memory
 from experiment import arguments, deliver, load, markdown, note
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from support.bureau_layout import FOLDERS, bureau_geocode, constraint_rows, measurement_rows, write_rows
-
 import opendas as od
 from opendas.constraints.table import LevelConstraints
 from opendas.demo import write_demo
 from opendas.files.nmf.bureau_tree import BureauFile
+from opendas.files.nmf.bureau_writing import FOLDERS, bureau_geocodes
 from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.release_folder import ReleaseFolder
 from opendas.intervals.noisy_tree import NoisyTree
+from opendas.intervals.rows import Rows
 from opendas.intervals.tree_estimates import TreeEstimates
 from opendas.runs.run import Run
 from opendas.schema.product import Product
@@ -118,7 +116,8 @@ def our_estimates(folder: Path, name: str) -> tuple[dict[str, dict[str, Pair]], 
         seconds = time.process_time() - start
     found = {}
     for level, runs in zip(tree.spine.names, parts, strict=True):
-        answers = {name: [run.answers(query) for run in runs] for name, query in queries.items()}
+        rows = {name: Rows.of_query(estimates.model.domain, query) for name, query in queries.items()}
+        answers = {name: [of.answers(run) for run in runs] for name, of in rows.items()}
         found[level] = {
             name: (np.concatenate([a for a, _ in each]), np.concatenate([v for _, v in each]))
             for name, each in answers.items()
@@ -304,9 +303,9 @@ def compare_counts(peer: Peer, run: Run, text: str, seed: int, nmf: Path, work: 
     found, costs["peer"] = peer.run(nmf, "constrained", work / "constrained.npz")
     note(f"peer: {costs['peer']}")
     counts["peer"] = {}
-    for level in run.spine.levels:
-        codes = np.array([bureau_geocode(bytes(code), level.name) for code in level.geocodes])
-        place = np.searchsorted(found[f"{FOLDERS[level.name]}/geocode"], codes)
+    own = noisy_tree(ReleaseFolder(work / "measured")[PRODUCT])
+    for level, codes in zip(run.spine.levels, bureau_geocodes(own), strict=True):
+        place = np.searchsorted(found[f"{FOLDERS[level.name]}/geocode"], codes.astype(str))
         counts["peer"][level.name] = np.asarray(found[f"{FOLDERS[level.name]}/value"])[place].astype(np.int64)
     rows: list[tuple[object, ...]] = []
     for level_name, exact in truth.items():
@@ -350,12 +349,8 @@ def main() -> None:
         text = path.read_text(encoding="utf-8")
         run = od.load(path)
         release = od.measure(run, work / "measured", seed=given.seed)
-        own = noisy_tree(ReleaseFolder(release.folder)[PRODUCT])
-        nmf = work / "nmf"
-        for number, level in enumerate(own.spine.names):
-            base = nmf / f"{FOLDERS[level]}.parquet"
-            write_rows(base / "DPQuery", measurement_rows(own, number), row_group=1 << 12)
-            write_rows(base / "Constraint", constraint_rows(own, number), row_group=1 << 12)
+        od.export_measurements(release.path, work / "published")
+        nmf = work / "published" / PRODUCT
         sizes = ", ".join(f"{len(level):,} {level.name}" for level in run.spine.levels)
         note(sizes)
         parts, figures = [f"A synthetic state: {sizes}"], {}

@@ -49,6 +49,7 @@ __all__ = [
     "compare",
     "create_ledger",
     "define",
+    "describe_measurements",
     "describe_spine",
     "discrete_gaussian",
     "discrete_laplace",
@@ -56,6 +57,7 @@ __all__ = [
     "evaluate",
     "exact_level",
     "experiment",
+    "export_measurements",
     "forget_key",
     "ledger",
     "load",
@@ -479,6 +481,69 @@ def tabulate(
         if folder is None:
             issue_certificate(release.folder)
     return tuple(written)
+
+
+def export_measurements(out: str | Path, to: str | Path, *, product: str | None = None) -> tuple[Path, ...]:
+    """Write noisy measurements of a release in the Census Bureau's public layout, a folder for each product.
+
+    Parameters
+    ----------
+    out : path
+        An output folder, or a copy of its ``release/``.
+    to : path
+        Folder; ``<product>/State.parquet`` and so on come to stand in it.
+    product : str, optional
+        One product. Default: all that have a published layout and measurements in full.
+
+    Raises
+    ------
+    ConfigError
+        If there is something at the place already, or the release holds no such measurements.
+    FormatError
+        If it holds only what an estimate used.
+    """
+    from opendas.files.nmf.bureau_writing import write_bureau_file
+    from opendas.files.nmf.release_tree import noisy_tree
+    from opendas.files.release_folder import ReleaseFolder
+
+    held = ReleaseFolder(Path(out))
+    names = [name for name in held.names if name in ("pl94-persons", "pl94-units")]
+    chosen = names if product is None else [product]
+    if not chosen:
+        raise ConfigError(
+            f"the release holds {', '.join(held.names)}; the published layout is that of pl94-persons and "
+            "pl94-units."
+        )
+    written: list[Path] = []
+    for name in chosen:
+        folder = Path(to) / name
+        if folder.exists():
+            raise ConfigError(f"{folder} is there already; give another folder.")
+        tree = noisy_tree(held[name])
+        written += write_bureau_file(tree, folder)
+    return tuple(written)
+
+
+def describe_measurements(path: str | Path, state: str | None = None) -> dict[str, Any]:
+    """Return what is in a noisy measurement file, the Census Bureau's layout or ours; no answer is read.
+
+    Parameters
+    ----------
+    path : path
+        A folder with ``State.parquet`` and so on, or ``release/measurements/<product>``.
+    state : str, optional
+        Name, postal or FIPS code of the only state that is looked at.
+
+    Returns
+    -------
+    dict
+        Product, layout, states, rho on the way to a leaf, levels with query groups and variances, what is
+        missing, what contradicts itself, and the tables and query groups that can be asked.
+    """
+    from opendas.geography.states import find_state
+    from opendas.tables.interval_tables import describe_measurements as describe
+
+    return describe(Path(path), None if state is None else find_state(state).fips)
 
 
 def replicates(

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opendas.cli.output import emit_json, text_table
-from opendas.cli.progress import Progress
+from opendas.cli.output import Progress, emit_json, text_table
 from opendas.runs.progress.forecast import Forecast
 
 

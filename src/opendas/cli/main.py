@@ -47,6 +47,8 @@ COMMANDS = {
     "replicates": "release",
     "margin": "release",
     "interval": "release",
+    "nmf": "release",
+    "export": "release",
     "evaluate": "release",
     "compare": "compare",
     "account": "budget",

@@ -25,8 +25,7 @@ from opendas.cli.options import (
     seed_option,
     sign_options,
 )
-from opendas.cli.output import emit_json, message, text_table
-from opendas.cli.progress import Progress
+from opendas.cli.output import Progress, emit_json, message, text_table
 from opendas.errors import DataError, Finding
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opendas.cli.options import PATH, json_option, ledger_option, read_records_option, run_file_argument
-from opendas.cli.output import echo_protection, emit_json, message, text_table
-from opendas.cli.progress import duration
+from opendas.cli.output import duration, echo_protection, emit_json, message, text_table
 from opendas.runs.progress.clock import size_text
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,13 +20,14 @@ from opendas.cli.options import (
     remember_out,
     sign_options,
 )
-from opendas.cli.output import emit_json, message, text_table
-from opendas.cli.progress import Progress
+from opendas.cli.output import Progress, emit_json, message, text_table
 
 __all__ = [
     "evaluate_command",
+    "export_command",
     "interval_command",
     "margin_command",
+    "nmf_command",
     "replicates_command",
     "tabulate_command",
     "verify_command",
@@ -532,3 +533,87 @@ def _interval_row(row: dict[str, Any]) -> dict[str, Any]:
     if row["estimate"] is not None:
         shown["estimate"] = f"{row['estimate']:.1f}"
     return shown
+
+
+@click.command("nmf")
+@click.argument("path", metavar="NMF", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--state", metavar="STATE", default=None, help="Of an NMF of all states, look at this one.")
+@json_option
+def nmf_command(path: Path, state: str | None, as_json: bool) -> None:
+    """Say what is in a noisy measurement file, what is missing, and what can be asked of it.
+
+    NMF is a folder with State.parquet, County.parquet and so on, as the Census Bureau publishes them, or the
+    folder release/measurements/PRODUCT. No noisy answer is read. Exit code 1 if variances contradict a
+    budget.
+
+    Example: opendas nmf census-2020-pl94-nmf/US_Person_PL_PROD --state RI
+    """
+    import opendas
+
+    found = opendas.describe_measurements(path, state)
+    if as_json:
+        emit_json(found)
+    else:
+        for line in _summary_lines(found):
+            click.echo(line)
+    if found["contradictions"]:
+        click.get_current_context().exit(1)
+
+
+def _summary_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a summary in words."""
+    layout = "the Census Bureau's layout" if found["layout"] == "census-bureau" else "the layout of OpenDAS"
+    states = f", states {', '.join(found['states'])}" if found["states"] else ""
+    yield f"Noisy measurements of {found['product']} in {layout}{states}."
+    if found["rho"] is not None:
+        known = f", the budget of {' and '.join(found['budget_of'])}" if found["budget_of"] else ""
+        yield f"Rho on the way from the top to a leaf: {found['rho']:.6g}{known}."
+    yield ""
+    rows = [
+        {
+            "geolevel": level["geolevel"],
+            "geounits": level["geounits"],
+            "query": query["query"],
+            "rows": query["rows"],
+            "asked": query["geounits"],
+            "variance": None if query["variance"] is None else round(query["variance"], 4),
+        }
+        for level in found["levels"]
+        for query in level["queries"]
+    ]
+    yield text_table(rows)
+    yield ""
+    exact = {level["geolevel"]: level["exact"] for level in found["levels"] if level["exact"]}
+    yield "Exact:" if exact else "Nothing is exact in it."
+    for geolevel, names in exact.items():
+        yield f"  {geolevel}: {', '.join(names)}"
+    yield "Missing:" if found["missing"] else "Nothing is missing."
+    for missing in found["missing"]:
+        yield f"  {missing}"
+    for contradiction in found["contradictions"]:
+        yield f"CONTRADICTION: {contradiction}."
+    attributes = ", ".join(f"{name} ({levels})" for name, levels in found["attributes"].items())
+    yield f"Tables to ask: {', '.join(found['tables']) or 'none'}."
+    yield f"Query groups: any product of {attributes} and of recodes {', '.join(found['recodes']) or 'none'}."
+
+
+@click.command("export")
+@out_argument
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["nmf"]),
+    required=True,
+    help="nmf: noisy measurements in the Census Bureau's public layout.",
+)
+@click.option("--product", default=None, help="One product. Default: all that have the format.")
+@click.option("--to", type=FOLDER, required=True, help="Folder.")
+def export_command(out: Path, file_format: str, product: str | None, to: Path) -> None:
+    """Write a release as other programs expect it.
+
+    Example: opendas export out --format nmf --to published
+    """
+    import opendas
+
+    for path in opendas.export_measurements(out, to, product=product):
+        click.echo(str(path))

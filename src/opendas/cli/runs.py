@@ -30,8 +30,7 @@ from opendas.cli.options import (
     sign_options,
     strict_option,
 )
-from opendas.cli.output import emit_json, message
-from opendas.cli.progress import Progress, duration
+from opendas.cli.output import Progress, duration, emit_json, message
 from opendas.errors import PrivacyError
 from opendas.runs.progress.clock import peak_rss_mb
 

@@ -11,8 +11,7 @@ import click
 
 from opendas.cli.failures import EXIT_ENVIRONMENT
 from opendas.cli.options import FOLDER, PATH, json_option, read_records_option, to_option
-from opendas.cli.output import emit_json, message
-from opendas.cli.progress import Progress, duration
+from opendas.cli.output import Progress, duration, emit_json, message
 from opendas.cli.runs import run_answer
 from opendas.errors import CheckFailed, ConfigError, EnvironmentFailure
 

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from opendas.arrays import Ints
+from opendas.budget.presets import preset, preset_names
 from opendas.errors import ConfigError
 from opendas.files.area_files import AreaWeights
 from opendas.files.mdf.reading import read_mdf
@@ -26,6 +28,7 @@ from opendas.files.nmf.bureau import is_bureau_folder
 from opendas.files.nmf.bureau_tree import BureauFile
 from opendas.files.nmf.public_totals import PublicTotals
 from opendas.files.nmf.release_tree import noisy_tree
+from opendas.files.nmf.summary import summary_of_file, summary_of_tree
 from opendas.files.parquet import text_column
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.geography.frame import Grouping
@@ -56,7 +59,14 @@ from opendas.tables.cells import (
 )
 from opendas.tables.counting import count_areas, count_table
 
-__all__ = ["DEFAULT_CONFIDENCE", "INTERVAL_SCHEMA", "MeasuredProduct", "open_measured"]
+__all__ = [
+    "DEFAULT_CONFIDENCE",
+    "INTERVAL_SCHEMA",
+    "MeasuredProduct",
+    "describe_measurements",
+    "open_measured",
+    "open_together",
+]
 
 DEFAULT_CONFIDENCE = Fraction(9, 10)
 
@@ -303,6 +313,44 @@ def _of_file(file: BureauFile, query: str) -> MeasuredProduct:
     asked = product_table(file.product, query)
     margin = Margin(file.product, levels_told_apart(file.product, asked.class_of_cell))
     return MeasuredProduct(file.tree(margin), None, margin)
+
+
+def describe_measurements(path: Path, state: str | None = None) -> dict[str, Any]:
+    """Return what is in a noisy measurement file, the Bureau's or ours; no answer is read.
+
+    Parameters
+    ----------
+    path : Path
+        A folder with ``State.parquet`` and so on, or ``measurements/<product>`` of a release.
+    state : str, optional
+        Two digits: the only state of a file of the Bureau's layout that is looked at.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither.
+    FormatError
+        If it is damaged.
+    """
+    if is_bureau_folder(path):
+        found = summary_of_file(path, state)
+    elif (path / "spine.parquet").is_file():
+        found = summary_of_tree(noisy_tree(ReleaseFolder(path.parent.parent)[path.name]))
+    else:
+        raise ConfigError(
+            f"{path}: no noisy measurement file: neither a folder with State.parquet and so on, nor "
+            "measurements/PRODUCT of a release. The published files lie one folder lower, in "
+            "US_Person_PL_PROD and the like."
+        )
+    product = found.product
+    budgets = {}
+    for name in preset_names():
+        known = preset(name)
+        if known.product == product.name:
+            here = [share for level, share in known.geolevels.items() if level in found.spine.names]
+            budgets[name] = known.rho * sum(here, Fraction(0))
+    layouts = [product.layout, *([] if product.companion is None else [product.companion.layout])]
+    return found.to_dict([table for layout in layouts for table in published_tables(layout)], budgets)
 
 
 def _is_of_companion(product: Product, query: str) -> bool:

@@ -61,6 +61,28 @@ _STATES = 51
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Noise:
+    """What was asked of the geounits of a level.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Of query groups.
+    rows : tuple of int
+        Of each of them.
+    variance : float64 (c, q)
+        Of the classes of geounits with equal noise; infinite where one was not asked.
+    which : int64 (g,)
+        Class of each geounit.
+    """
+
+    names: tuple[str, ...]
+    rows: tuple[int, ...]
+    variance: Floats
+    which: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class BureauFile:
     """A noisy measurement file of the Bureau's layout, its values unread. Made by :meth:`open`.
 
@@ -164,6 +186,26 @@ class BureauFile:
             answers = BureauMargins(self.levels, tuple(margins), tuple(rows))
         table, product = _constraints(self, margin)
         return NoisyTree(product, self.frame, self.spine, tuple(noisy), table, answers)
+
+    def noise(self, level: BureauLevel) -> Noise:
+        """Return what was asked of a level and with what variance, those about a companion included.
+
+        Raises
+        ------
+        FormatError
+            As :meth:`tree`, of queries.
+        """
+        queries, companion = self._queries(level)
+        named: dict[str, QueryGroup] = dict(queries)
+        if companion and self.product.companion is not None:
+            named[_COMPANION] = self.product.companion.workload.group("detailed")
+        groups, _, variance = index_rows(level, named)
+        kinds, which = classes_of(variance)
+        names = tuple(
+            "tenvacgq" if name == _COMPANION else group.name
+            for name, group in zip(named, groups, strict=True)
+        )
+        return Noise(names, tuple(group.size for group in groups), kinds, which)
 
     def companion(self) -> NoisyTree:
         """Return the measurements of the product's companion as one tree.

@@ -1,0 +1,269 @@
+"""Writing noisy measurement files in the Census Bureau's public layout, column by column as published.
+
+``<folder>/<Level>.parquet/DPQuery/State=044/part-00000.parquet`` and ``.../Constraint/...``: one file for
+each state, or part of a state with American Indian areas, as programs that read these files expect. Geocodes
+are spelled anew, so that each begins with its parent's, all of a level have one length, and a block's ends
+with state, county, tract, block group and block.
+
+Axes: ``g`` geounits of a geolevel in spine order, ``q`` query groups, ``m`` rows of one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from opendas.arrays import Codes, Ints
+from opendas.errors import ConfigError
+from opendas.files.parquet import bytes_column, parquet_sink, text_column
+from opendas.geography.spine import Spine
+from opendas.intervals.implied import UNBOUNDED
+from opendas.intervals.noisy_tree import NoisyTree
+from opendas.sampling.laws import DiscreteGaussian
+from opendas.schema.product import Product
+from opendas.schema.query_groups import QueryGroup
+
+__all__ = ["FOLDERS", "bureau_geocodes", "write_bureau_file"]
+
+FOLDERS = {
+    "us": "US",
+    "state": "State",
+    "county": "County",
+    "tract_group": "Tract_Group",
+    "tract": "Tract",
+    "block_group": "Block_Group",
+    "block": "Block",
+}
+"""Names of geolevels there."""
+
+_COLUMN = {"occupancy": "h1"}
+"""Attributes that have another name there."""
+
+_LISTS = pa.list_(pa.int64())
+_VALUES_AT_ONCE = 1 << 20
+_MOST = 99_999
+"""People in a facility at most; published bounds are this many for each."""
+
+
+def bureau_geocodes(tree: NoisyTree) -> list[Codes]:
+    """Return the codes of every geolevel as they are spelled in published files, bytes (g,) each.
+
+    The nation's is empty. A state's is 0, or 1 for its American Indian areas, and two digits; a county's adds
+    10 and three digits, if counties are as published; a block's ends with sixteen official digits. All others
+    are numbered below their parents.
+    """
+    spine, frame = tree.spine, tree.frame
+    official = frame.geocodes[spine.leaf_order]
+    found: list[Codes] = []
+    for number, level in enumerate(spine.levels):
+        if level.name == "us":
+            found.append(np.full(len(level), b"", dtype="S1"))
+            continue
+        first = official[spine.leaf_starts(number)[:-1]]
+        above = found[-1][level.parent] if found else np.full(len(level), b"", dtype="S1")
+        rank = np.arange(len(level)) - np.searchsorted(level.parent, level.parent) + 1
+        if level.name == "state":
+            mark = np.array([code[:1] if len(code) == 3 else b"0" for code in level.geocodes.tolist()])
+            own = np.char.add(mark, first.astype("S2"))
+        elif level.name == "block":
+            own = np.array([code[:11] + code[11:12] + code[11:] for code in official.tolist()])
+        else:
+            width = len(str(int(rank.max(initial=1))))
+            own = np.array([str(one).zfill(width).encode() for one in rank.tolist()])
+            if level.name == "county":
+                codes = np.array([b"10" + code[2:5] for code in first.tolist()])
+                own = codes if _tell_apart(codes, level.parent) else np.char.add(codes, own)
+        if not found and level.name != "state":
+            own = np.char.add(np.char.add(b"0", first.astype("S2")), own)
+        found.append(np.array(np.char.add(above, own).tolist()))  # as wide as they are long
+    return found
+
+
+def _tell_apart(codes: Codes, parent: Ints) -> bool:
+    return len(np.unique(np.char.add(np.char.add(parent.astype("S10"), b" "), codes))) == len(codes)
+
+
+def write_bureau_file(tree: NoisyTree, folder: Path) -> list[Path]:
+    """Write measurements and constraints of every geolevel; returns the files.
+
+    Parameters
+    ----------
+    tree : NoisyTree
+        Of the redistricting products, whatever its hierarchy.
+    folder : Path
+        Of the file: ``State.parquet`` and so on come to stand in it.
+
+    Raises
+    ------
+    ConfigError
+        If the product, or a geolevel, has no name in the published layout, or the noise is not Gaussian.
+    """
+    product = tree.product
+    laws = {type(law) for level in tree.levels for kind in level.laws for law in kind if law is not None}
+    if laws - {DiscreteGaussian}:
+        raise ConfigError(
+            "the published layout says the variance of the noise and nothing else, and its readers take it "
+            "for Gaussian; this release has discrete Laplace noise."
+        )
+    if product.layout not in ("persons", "units"):
+        raise ConfigError(
+            f"{product.name} has no published layout of measurements; pl94-persons and pl94-units have."
+        )
+    levels = [i for i, level in enumerate(tree.spine.levels) if level.name != "root"]
+    unknown = [name for name in (tree.spine.names[i] for i in levels) if name not in FOLDERS]
+    if unknown:
+        raise ConfigError(
+            f"geolevel {unknown[0]!r} is none of the published layout, which has {', '.join(FOLDERS)}."
+        )
+    codes = bureau_geocodes(tree)
+    written: list[Path] = []
+    for number in levels:
+        base = folder / f"{FOLDERS[tree.spine.names[number]]}.parquet"
+        for part, start, stop in _parts(tree.spine, number, codes):
+            if tree.levels[number].queries:
+                path = base / "DPQuery" / part / "part-00000.parquet"
+                if _write(path, _schema(product, sign=False), _measured(tree, number, start, stop, codes)):
+                    written.append(path)
+            path = base / "Constraint" / part / "part-00000.parquet"
+            if _write(path, _schema(product, sign=True), _constraints(tree, number, start, stop, codes)):
+                written.append(path)
+    return written
+
+
+def _parts(spine: Spine, number: int, codes: Sequence[Codes]) -> Iterator[tuple[str, int, int]]:
+    """Yield folder, first geounit and the one after the last, of each file of a geolevel."""
+    if spine.names[number] == "us":
+        yield "", 0, len(codes[number])
+        return
+    states = codes[number].astype("S3")
+    cuts = [0, *(np.flatnonzero(states[1:] != states[:-1]) + 1).tolist(), len(states)]
+    for start, stop in itertools.pairwise(cuts):
+        yield f"State={states[start].decode()}", start, stop
+
+
+def _schema(product: Product, *, sign: bool) -> pa.Schema:
+    axes = [_COLUMN.get(name, name) for name in product.schema.names]
+    texts = ["geocode", "query_name", *(["sign"] if sign else []), *axes]
+    return pa.schema(
+        [(name, pa.string()) for name in texts]
+        + [("query_shape", _LISTS), ("value", _LISTS), ("variance", pa.float32())]
+    )
+
+
+def _write(path: Path, schema: pa.Schema, tables: Iterator[pa.Table]) -> bool:
+    """Write a file of several row groups; False, and no file, where there is no row."""
+    first = next(tables, None)
+    if first is None:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with parquet_sink(path, schema, bounds=("geocode", "query_name")) as sink:
+        sink.write(first)
+        for table in tables:
+            sink.write(table)
+    return True
+
+
+def _measured(
+    tree: NoisyTree, number: int, start: int, stop: int, codes: Sequence[Codes]
+) -> Iterator[pa.Table]:
+    """Yield the answers of consecutive geounits, geounit by geounit; none of what was not asked."""
+    noisy = tree.levels[number]
+    sizes = [query.size for query in noisy.queries]
+    step = max(1, _VALUES_AT_ONCE // sum(sizes))
+    variances = noisy.variances
+    texts = [_texts(tree.product, query) for query in noisy.queries]
+    for first in range(start, stop, step):
+        last = min(first + step, stop)
+        variance = variances[noisy.which[first:last]]
+        row, column = np.nonzero(np.isfinite(variance))
+        if len(row) == 0:
+            continue
+        answers = np.concatenate(tree.full(number, first, last - first), axis=1)
+        offset = np.concatenate([[0], np.cumsum(sizes)])
+        asked = np.repeat(np.isfinite(variance), sizes, axis=1)
+        lengths = np.diff(offset)[column]
+        yield _table(
+            _schema(tree.product, sign=False),
+            codes[number][first:last][row],
+            column,
+            texts,
+            answers[asked],
+            lengths,
+            variance[row, column],
+        )
+
+
+def _table(
+    schema: pa.Schema,
+    geocodes: Codes,
+    kind: Any,
+    texts: Sequence[Sequence[Any]],
+    values: Ints,
+    lengths: Any,
+    variance: Any,
+) -> pa.Table:
+    """Put rows together; each is of a kind, which says its texts and, last, its shape."""
+    names = [name for name in schema.names if name not in ("geocode", "query_shape", "value", "variance")]
+    kind = kind.astype(np.int32)
+    columns = [bytes_column(geocodes)]
+    for place in range(len(names)):
+        values_of_kind = [text[place] for text in texts]
+        columns.append(text_column(kind, values_of_kind).cast(pa.string()))
+    columns.append(pa.array([list(text[-1]) for text in texts], _LISTS).take(pa.array(kind)))
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    columns.append(pa.ListArray.from_arrays(pa.array(offsets), pa.array(values)))
+    columns.append(pa.array(variance.astype(np.float32)))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _texts(product: Product, query: QueryGroup) -> list[Any]:
+    """Return the name, the text of each axis, and the shape of a query group's rows."""
+    positions = product.workload.positions
+    axes, shape = ["*"] * len(product.schema.names), [1] * len(product.schema.names)
+    for factor, size in zip(query.factors, query.shape, strict=True):
+        axes[positions[factor]], shape[positions[factor]] = _COLUMN.get(factor, factor), size
+    if query.name == "detailed":
+        axes = ["detailed"] * len(axes)
+    return [f"{query.name}_dpq", *axes, shape]
+
+
+def _constraints(
+    tree: NoisyTree, number: int, start: int, stop: int, codes: Sequence[Codes]
+) -> Iterator[pa.Table]:
+    """Yield what is exact about consecutive geounits: totals, bounds and the structural zero."""
+    product, table = tree.product, tree.constraints.levels[number]
+    one, axes = [1] * len(product.schema.names), ["*"] * len(product.schema.names)
+    texts: list[list[Any]] = []
+    blocks: list[Ints] = []
+    for held in table.invariants:
+        if held.query.name == "total":
+            texts.append(["total_con", "=", *axes, one])
+            blocks.append(held.answers[start:stop])
+    if product.layout == "persons":
+        hhgq = ["hhgq", *axes[1:], [len(product.schema.attributes[0].levels), *one[1:]]]
+        if product.bounds:
+            most = np.where(table.upper >= UNBOUNDED, _MOST * 100_000, table.upper)
+            texts += [["hhgq_total_lb_con", ">=", *hhgq], ["hhgq_total_ub_con", "<=", *hhgq]]
+            blocks += [table.lower[start:stop], most[start:stop]]
+        if product.structural_zeros:
+            texts.append(["nurse_nva_0_con", "=", "gqNursingTotal", "nonvoting", *axes[2:], one])
+            blocks.append(np.zeros((stop - start, 1), dtype=np.int64))
+    if not texts:
+        return
+    widths = [block.shape[1] for block in blocks]
+    rows = stop - start
+    kind = np.tile(np.arange(len(texts)), rows)
+    yield _table(
+        _schema(product, sign=True),
+        np.repeat(codes[number][start:stop], len(texts)),
+        kind,
+        texts,
+        np.concatenate(blocks, axis=1).ravel(),
+        np.tile(widths, rows),
+        np.zeros(len(kind)),
+    )

@@ -1,0 +1,239 @@
+"""What a noisy measurement file holds, without its answers: what was asked where, with what noise.
+
+Axes: ``g`` geounits of a geolevel in spine order, ``c`` classes of geounits with equal noise, ``q`` query
+groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from opendas.arrays import Floats, Ints
+from opendas.files.nmf.bureau_tree import BureauFile
+from opendas.geography.spine import Spine
+from opendas.intervals.noisy_tree import NoisyTree
+from opendas.sampling.laws import DiscreteGaussian
+from opendas.schema.product import Product
+
+__all__ = ["FileSummary", "summary_of_file", "summary_of_tree"]
+
+_SAME = 1e-5
+"""Published variances are in single precision; losses that differ by less are the same."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LevelSummary:
+    """One geolevel.
+
+    Parameters
+    ----------
+    geolevel : str
+    queries : tuple of str
+    rows : tuple of int
+    variance : float64 (c, q)
+        Infinite where a class was not asked.
+    loss : float64 (c, q)
+        Rho of each answer between bounded neighbours, one over the parameter of its noise; 0 where not asked.
+    which : int64 (g,)
+    exact : tuple of str
+        Names of what the file says exactly about geounits of this level.
+    """
+
+    geolevel: str
+    queries: tuple[str, ...]
+    rows: tuple[int, ...]
+    variance: Floats
+    loss: Floats
+    which: Ints
+    exact: tuple[str, ...]
+
+    @property
+    def spent(self) -> Floats:
+        """Rho of each geounit, float64 (g,)."""
+        return np.asarray(self.loss.sum(axis=1)[self.which])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: of each query group the geounits asked, and the range of its variance."""
+        number = np.bincount(self.which, minlength=len(self.variance))
+        queries = []
+        for column, name in enumerate(self.queries):
+            there = np.isfinite(self.variance[:, column]) & (number > 0)
+            some = self.variance[there, column]
+            usual = np.flatnonzero(there)[np.argmax(number[there])] if len(some) else None
+            queries.append(
+                {
+                    "query": name,
+                    "rows": self.rows[column],
+                    "geounits": int(number[there].sum()),
+                    "variance": None if usual is None else float(self.variance[usual, column]),
+                    "least_variance": float(some.min()) if len(some) else None,
+                    "most_variance": float(some.max()) if len(some) else None,
+                }
+            )
+        return {
+            "geolevel": self.geolevel,
+            "geounits": len(self.which),
+            "measured": int(np.count_nonzero(self.spent)),
+            "queries": queries,
+            "exact": list(self.exact),
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileSummary:
+    """A noisy measurement file.
+
+    Parameters
+    ----------
+    product : Product
+    layout : str
+        ``census-bureau`` or ``opendas``.
+    spine : Spine
+    states : tuple of str
+        Two digits each; empty where leaves are no blocks.
+    levels : tuple of LevelSummary
+        Top first.
+    gaussian : bool
+        Whether all noise is Gaussian, so that losses are rho.
+    """
+
+    product: Product
+    layout: str
+    spine: Spine
+    states: tuple[str, ...]
+    levels: tuple[LevelSummary, ...]
+    gaussian: bool
+
+    def losses(self) -> tuple[float, float]:
+        """Return the least and the largest sum of rho on the way from the top to a leaf."""
+        total = np.zeros(1)
+        for number, level in enumerate(self.levels):
+            above = total[self.spine.levels[number].parent] if number else 0.0
+            total = above + level.spent
+        return float(total.min()), float(total.max())
+
+    def missing(self) -> list[str]:
+        """Return in words what the file leaves out and somebody may look for."""
+        found = []
+        exact = {name for level in self.levels for name in level.exact}
+        top = self.levels[0].geolevel
+        if self.product.layout in ("persons", "dhc-persons") and not exact & {"total", "pl94"}:
+            found.append(
+                "totals of states, exact by policy: they stand in published tables; give them by --totals"
+            )
+        if top != "us" and self.layout == "census-bureau":
+            found.append("measurements of the nation: they are about all states, and not read here")
+        for level in self.levels:
+            unasked = len(level.which) - int(np.count_nonzero(level.spent))
+            if unasked:
+                found.append(
+                    f"{level.geolevel}: {unasked:,} of {len(level.which):,} geounits were not asked "
+                    "(bypassed: their budget is a level higher or lower)"
+                )
+        if self.layout == "census-bureau":
+            found.append("places and districts: a block's code tells state, county, tract and block group")
+        return found
+
+    def contradictions(self) -> list[str]:
+        """Return in words where variances and a budget cannot belong together."""
+        if not self.gaussian:
+            return []
+        least, most = self.losses()
+        if most - least <= _SAME * most:
+            return []
+        return [
+            f"rho on the way to a leaf is {least:.6g} for some and {most:.6g} for others: one budget gives "
+            "all the same. Variances were changed, or a part of the file is missing"
+        ]
+
+    def to_dict(self, tables: Sequence[str], budgets: Mapping[str, Fraction]) -> dict[str, Any]:
+        """Plain values.
+
+        Parameters
+        ----------
+        tables : sequence of str
+            That can be made of the product.
+        budgets : mapping of str to Fraction
+            Rho of known runs of the product, by name.
+        """
+        least, most = self.losses()
+        known = [name for name, rho in budgets.items() if abs(float(rho) - most) <= 1e-4 * float(rho)]
+        names = self.product.query_names
+        return {
+            "product": self.product.name,
+            "layout": self.layout,
+            "states": list(self.states),
+            "rho": most if self.gaussian else None,
+            "least_rho": least if self.gaussian else None,
+            "budget_of": known,
+            "levels": [level.to_dict() for level in self.levels],
+            "missing": self.missing(),
+            "contradictions": self.contradictions(),
+            "tables": list(tables),
+            "query_groups": list(dict.fromkeys((*self._asked(), *names))),
+            "attributes": {a.name: len(a.levels) for a in self.product.schema.attributes},
+            "recodes": [recode.name for recode in self.product.recodes],
+        }
+
+    def _asked(self) -> list[str]:
+        return list(dict.fromkeys(name for level in self.levels for name in level.queries))
+
+
+def summary_of_tree(tree: NoisyTree) -> FileSummary:
+    """Return the summary of measurements of a release."""
+    levels, gaussian = [], True
+    for noisy, held in zip(tree.levels, tree.constraints.levels, strict=True):
+        loss = np.zeros((len(noisy.laws), len(noisy.queries)))
+        for kind, laws in enumerate(noisy.laws):
+            for column, law in enumerate(laws):
+                if isinstance(law, DiscreteGaussian):
+                    loss[kind, column] = float(1 / law.sigma2)
+                elif law is not None:
+                    gaussian, loss[kind, column] = False, 1.0 / law.variance
+        exact = [invariant.query.name for invariant in held.invariants]
+        exact += ["total of parts together"] if held.joint is not None else []
+        exact += ["bounds"] if tree.product.bounds else []
+        levels.append(
+            LevelSummary(
+                noisy.geolevel,
+                tuple(query.name for query in noisy.queries),
+                tuple(query.size for query in noisy.queries),
+                noisy.variances,
+                loss,
+                noisy.which,
+                tuple(exact),
+            )
+        )
+    census = tree.product.layout in ("persons", "units", "dhc-persons", "dhc-units")
+    codes = np.unique(tree.frame.geocodes.astype("S2")).tolist() if census else []
+    states = tuple(code.decode() for code in codes)
+    return FileSummary(tree.product, "opendas", tree.spine, states, tuple(levels), gaussian)
+
+
+def summary_of_file(path: Path, state: str | None = None) -> FileSummary:
+    """Return the summary of a file of the Bureau's layout; no answer is read.
+
+    Raises
+    ------
+    FormatError
+        As :meth:`opendas.files.nmf.bureau_tree.BureauFile.open`.
+    """
+    file = BureauFile.open(path, state)
+    levels = []
+    for level in file.levels:
+        noise = file.noise(level)
+        loss = np.where(np.isfinite(noise.variance), 1.0 / noise.variance, 0.0)
+        exact = sorted({name.removesuffix("_con") for name in level.constraints.names})
+        levels.append(
+            LevelSummary(
+                level.geolevel, noise.names, noise.rows, noise.variance, loss, noise.which, tuple(exact)
+            )
+        )
+    states = tuple(code.decode() for code in np.unique(file.frame.geocodes.astype("S2")).tolist())
+    return FileSummary(file.product, "census-bureau", file.spine, states, tuple(levels), True)

@@ -1,0 +1,199 @@
+"""Our measurements in the Census Bureau's public layout: column by column, and as others' tools read them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.dhc_measurements import MadeCounty
+from support.release_builder import add_product
+
+import opendas
+from opendas.cli.failures import guarded
+from opendas.cli.main import cli
+from opendas.files.nmf.bureau_tree import BureauFile
+from opendas.files.nmf.bureau_writing import bureau_geocodes
+from opendas.files.nmf.release_tree import noisy_tree
+from opendas.files.release_folder import ReleaseFolder
+
+AXES = {"pl94-persons": ["hhgq", "votingage", "hispanic", "cenrace"], "pl94-units": ["h1"]}
+
+
+@pytest.fixture
+def release(tmp_path: Path, persons, units) -> Path:
+    for example in (persons, units):
+        add_product(tmp_path / "release", example)
+    return tmp_path / "release"
+
+
+@pytest.fixture
+def published(release: Path, tmp_path: Path, capsys) -> Path:
+    """Both products, exported by the command."""
+    to = tmp_path / "published"
+    assert guarded(cli, ["export", str(release), "--format", "nmf", "--to", str(to)]) == 0
+    assert "part-00000.parquet" in capsys.readouterr().out
+    return to
+
+
+def parts(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.parquet/**/*.parquet"))
+
+
+@pytest.mark.parametrize("name", sorted(AXES))
+def test_the_same_measurements_come_back(release: Path, published: Path, name: str) -> None:
+    own, read = noisy_tree(ReleaseFolder(release)[name]), BureauFile.open(published / name).tree()
+    assert read.spine.names == own.spine.names
+    assert np.array_equal(read.frame.geocodes, own.frame.geocodes)
+    assert np.array_equal(read.spine.leaf_order, own.spine.leaf_order)
+    for number in range(len(own.levels)):
+        size = len(own.levels[number])
+        names = [query.name for query in read.levels[number].queries]
+        answers = read.full(number, 0, size)
+        for column, query in enumerate(own.levels[number].queries):
+            there = names.index(query.name)
+            assert np.array_equal(answers[there], own.full(number, 0, size)[column])
+            variance, published_one = (
+                tree.levels[number].variances[tree.levels[number].which, place]
+                for tree, place in ((own, column), (read, there))
+            )
+            assert np.allclose(published_one, variance, rtol=1e-6)
+        held, ours = read.constraints.levels[number], own.constraints.levels[number]
+        assert [i.answers.tolist() for i in held.invariants] == [i.answers.tolist() for i in ours.invariants]
+        assert np.array_equal(held.lower, ours.lower)
+        assert np.array_equal(held.upper == 0, ours.upper == 0)
+
+
+@pytest.mark.parametrize("name", sorted(AXES))
+def test_columns_are_those_of_the_published_files(published: Path, name: str) -> None:
+    axes = AXES[name]
+    for path in parts(published / name):
+        sign = ["sign"] if "Constraint" in path.parts else []
+        schema = pq.read_schema(path)
+        assert schema.names == ["geocode", "query_name", *sign, *axes, "query_shape", "value", "variance"]
+        assert {schema.field(c).type.value_type for c in ("query_shape", "value")} == {pa.int64()}
+        assert schema.field("variance").type == pa.float32()
+        assert len(list(path.parent.iterdir())) == 1, "one file a folder"
+        assert path.parent.name == "State=044"
+    table = pd.read_parquet(published / name / "Block.parquet" / "DPQuery" / "State=044")
+    detailed = table[table["query_name"] == "detailed_dpq"]
+    assert (detailed[axes] == "detailed").all(axis=None)
+    if name == "pl94-persons":
+        both = table[table["query_name"] == "votingage * hispanic_dpq"].iloc[0]
+        assert list(both[axes]) == ["*", "votingage", "hispanic", "*"]
+        assert list(both["query_shape"]) == [1, 2, 2, 1]
+        held = pd.read_parquet(published / name / "Block.parquet" / "Constraint" / "State=044")
+        nurses = held[held["query_name"] == "nurse_nva_0_con"].iloc[0]
+        assert list(nurses[["sign", *axes]]) == ["=", "gqNursingTotal", "nonvoting", "*", "*"]
+        bound = held[held["query_name"] == "hhgq_total_ub_con"].iloc[0]
+        assert list(bound[["sign", *axes]]) == ["<=", "hhgq", "*", "*", "*"]
+        assert list(bound["query_shape"]) == [8, 1, 1, 1]
+
+
+def test_geocodes_begin_with_their_parents(release: Path) -> None:
+    tree = noisy_tree(ReleaseFolder(release)["pl94-persons"])
+    codes = bureau_geocodes(tree)
+    for number in range(1, len(codes)):
+        above = codes[number - 1][tree.spine.levels[number].parent]
+        assert {len(code) for code in codes[number].tolist()} == {codes[number].dtype.itemsize}
+        assert np.array_equal(codes[number].astype(above.dtype), above)
+        assert len(np.unique(codes[number])) == len(codes[number])
+    county, block = codes[1][0].decode(), codes[-1][0].decode()
+    official = tree.frame.geocodes[tree.spine.leaf_order[0]].decode()
+    assert (county[1:3], county[5:8]) == (official[:2], official[2:5])
+    assert block[-16:] == official[:11] + official[11] + official[11:]
+
+
+@pytest.mark.parametrize("level", ["State", "County", "Tract", "Block_Group", "Block"])
+def test_others_tools_read_every_level_as_one_table(published: Path, level: str) -> None:
+    """Polars refuses parts with unlike schemas; DuckDB and pandas read folders as columns."""
+    base = published / "pl94-persons" / f"{level}.parquet" / "DPQuery"
+    lazy = pl.scan_parquet(base / "**" / "*.parquet", hive_partitioning=True)
+    by_polars = lazy.select("State", "geocode", "query_name", pl.col("value").list.sum()).collect()
+    found = duckdb.sql(
+        f"select State, geocode, query_name, list_sum(value)::bigint as value from "
+        f"read_parquet('{base}/**/*.parquet', hive_partitioning = true, hive_types_autocast = false)"
+    ).pl()
+    by_pandas = pd.read_parquet(base)
+    assert (
+        by_polars.select("geocode", "query_name", "value")
+        .sort("geocode", "query_name")
+        .equals(found.select("geocode", "query_name", "value").sort("geocode", "query_name"))
+    )
+    assert sorted(by_pandas["geocode"] + by_pandas["query_name"]) == sorted(
+        by_polars["geocode"] + by_polars["query_name"]
+    )
+    assert by_pandas["value"].map(np.sum).sum() == by_polars["value"].sum()
+
+
+def test_intervals_from_the_export_are_those_of_the_release(release: Path, published: Path) -> None:
+    ours = opendas.NoisyFile(release / "measurements" / "pl94-persons")
+    theirs = opendas.NoisyFile(published / "pl94-persons")
+    for query, geolevel in (("votingage", "tract"), ("P1", "county"), ("hhgq", "block")):
+        one, two = (f.intervals(query, geolevel=geolevel).to_pandas() for f in (ours, theirs))
+        assert list(one["geocode"]) == list(two["geocode"])
+        # Variances are published in single precision.
+        assert np.allclose(one["estimate"], two["estimate"], rtol=1e-5, atol=1e-4)
+        assert np.allclose(one["variance"], two["variance"], rtol=1e-5)
+
+
+def test_export_refuses(release: Path, published: Path, tmp_path: Path, capsys) -> None:
+    command = ["export", str(release), "--format", "nmf", "--to"]
+    assert guarded(cli, [*command, str(published)]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert guarded(cli, [*command, str(tmp_path / "x"), "--product", "dhc-persons"]) == 2
+    assert not (tmp_path / "x").exists()
+
+
+def test_what_is_in_a_file_in_words(release: Path, published: Path, capsys) -> None:
+    for path, layout in ((published, "census-bureau"), (release / "measurements", "opendas")):
+        assert guarded(cli, ["nmf", str(path / "pl94-persons"), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["product"], found["layout"], found["states"]) == ("pl94-persons", layout, ["44"])
+        assert found["contradictions"] == []
+        assert found["rho"] == pytest.approx(found["least_rho"], rel=1e-6)
+        tree = noisy_tree(ReleaseFolder(release)["pl94-persons"])
+        assert found["rho"] == pytest.approx(
+            sum(1 / float(law.sigma2) for level in tree.levels for law in level.laws[0]), rel=1e-6
+        )
+        block = found["levels"][-1]
+        assert block["geolevel"] == "block"
+        assert block["geounits"] == block["measured"] == len(tree.spine.leaf)
+        assert {q["query"]: q["rows"] for q in block["queries"]} == {
+            query.name: query.size for query in tree.levels[-1].queries
+        }
+        assert "P1" in found["tables"]
+        assert guarded(cli, ["nmf", str(path / "pl94-persons")]) == 0
+        said = capsys.readouterr().out
+        assert "Noisy measurements of pl94-persons" in said
+        assert "votingage (2)" in said
+
+
+def test_what_is_missing_and_what_contradicts(published: Path, tmp_path: Path, capsys) -> None:
+    path = next((published / "pl94-units" / "County.parquet" / "DPQuery").rglob("*.parquet"))
+    table = pq.read_table(path, partitioning=None)
+    place = table.column_names.index("variance")
+    values = table.column("variance").to_numpy().copy()
+    values[0] *= 2
+    pq.write_table(table.set_column(place, "variance", pa.array(values, pa.float32())), path)
+    assert guarded(cli, ["nmf", str(published / "pl94-units"), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert "one budget gives all the same" in found["contradictions"][0]
+    dhc = MadeCounty(1).write(tmp_path / "dhc", queries=("hispanic * sex", "detailed"))
+    os.rename(dhc, tmp_path / "US_DHCP_PROD")
+    assert guarded(cli, ["nmf", str(tmp_path / "US_DHCP_PROD"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["product"] == "dhc-persons"
+    assert [level["geolevel"] for level in found["levels"]][2] == "prim"
+    assert found["rho"] == pytest.approx(2 * (999 + 310 + 478 + 478 + 868 + 430 + 11) / 10_000, rel=1e-4)
+    assert found["levels"][0]["exact"] == ["hhgq_total_lb", "hhgq_total_ub", "pl94", "relgq0_lt15"]
+    assert "P12" in found["tables"]
+    assert guarded(cli, ["nmf", str(tmp_path)]) == 2
+    assert "one folder lower" in capsys.readouterr().err
