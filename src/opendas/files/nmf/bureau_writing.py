@@ -2,7 +2,7 @@
 
 ``<folder>/<Level>.parquet/DPQuery/State=044/part-00000.parquet`` and ``.../Constraint/...``: one file for
 each state, or part of a state with American Indian areas, as programs that read these files expect. Geocodes
-are spelled anew, so that each begins with its parent's, all of a level have one length, and a block's ends
+are spelled again, so that each begins with its parent's, all of a level have one length, and a block's ends
 with state, county, tract, block group and block.
 
 Axes: ``g`` geounits of a geolevel in spine order, ``q`` query groups, ``m`` rows of one.

@@ -119,7 +119,7 @@ class FileSummary:
         return float(total.min()), float(total.max())
 
     def missing(self) -> list[str]:
-        """Return in words what the file leaves out and somebody may look for."""
+        """Return in words what the file leaves out and a reader may look for."""
         found = []
         exact = {name for level in self.levels for name in level.exact}
         top = self.levels[0].geolevel
