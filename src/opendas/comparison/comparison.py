@@ -21,7 +21,7 @@ from opendas.comparison.summaries import summaries
 from opendas.errors import ConfigError
 from opendas.files.area_files import AreaWeights
 from opendas.files.parquet import text_column
-from opendas.geography.frame import Frame, Grouping
+from opendas.geography.frame import CENSUS_PREFIX, Frame, Grouping
 from opendas.metrics.output import CONFIDENTIAL
 from opendas.runs.finished_release import Table as AnyTable
 from opendas.tables.cells import Table, check_geolevel, product_table, published_tables
@@ -329,10 +329,20 @@ def _labels(table: Table) -> tuple[str, ...]:
 
 
 def area_names(common: Common, units: Grouping) -> tuple[str, ...]:
-    """Return readable names of geounits: official ones where there are any, else the code."""
-    known = common.frame.names.get(units.geolevel, {})
+    """Return readable names of geounits: official ones, of blocks what they lie in, else the code."""
+    names = common.frame.names
+    known = names.get(units.geolevel, {})
     codes = [bytes(code).decode() for code in units.geocodes]
+    if units.geolevel in ("block_group", "block") and "tract" in names:
+        return tuple(_block_name(names, code) for code in codes)
     return tuple(known.get(code, code) for code in codes)
+
+
+def _block_name(names: Mapping[str, Mapping[str, str]], code: str) -> str:
+    """Return a block or block group as tables of the census name it, without the state."""
+    block = [f"Block {code[11:]}"] if len(code) == CENSUS_PREFIX["block"] else []
+    above = (names.get(level, {}).get(code[: CENSUS_PREFIX[level]]) for level in ("tract", "county"))
+    return ", ".join([*block, f"Block Group {code[11]}", *(name for name in above if name)])
 
 
 def _margins(

@@ -16,6 +16,7 @@ from opendas.custody.folders import open_folder
 from opendas.errors import ConfigError
 from opendas.files.atomic import write_atomic
 from opendas.files.parquet import parquet_sink
+from opendas.geography.frame import Grouping
 from opendas.readers.pl94.reader import official_places
 from opendas.report.html import templates
 from opendas.tables.tabulate import NO_MARGIN
@@ -86,10 +87,13 @@ def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes
     """
     points = _points(comparison)
     views, notes, spent = [], [], 0
+    drawings: list[tuple[Mapping[str, Grouping], Drawing | None]] = []
     for common in comparison.common:
         levels = comparison.levels_of(common)
         units = {name: comparison.units(common, name) for name in levels}
-        drawing = draw(units, read_shapes(geometry, units) if geometry else {}, points)
+        drawn = next((k for k, (other, _) in enumerate(drawings) if _same(other, units)), len(drawings))
+        if drawn == len(drawings):  # products of one frame are drawn once
+            drawings.append((units, draw(units, read_shapes(geometry, units) if geometry else {}, points)))
         shown: dict[str, Any] = {}
         for geolevel in sorted(levels, key=lambda name: len(units[name])):
             columns = sum(len(table.columns) for table in comparison.tables_of(common))
@@ -104,12 +108,11 @@ def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes
             if kept < columns:
                 notes.append(f"Of the {words} this page has the first variable; all are in compare.parquet.")
             spent += each * kept
-            shown[geolevel] = _level(comparison.figures(common, geolevel), kept) | _drawn(drawing, geolevel)
+            shown[geolevel] = _level(comparison.figures(common, geolevel), kept)
         views.append(
             {
                 "product": common.product.name,
-                "width": drawing.width if drawing else 0,
-                "height": drawing.height if drawing else 0,
+                "drawing": drawn,
                 "levels": [
                     {"name": name, "words": geolevel_words(name), **shown[name]}
                     for name in levels
@@ -117,7 +120,13 @@ def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes
                 ],
             }
         )
-    data = {"sources": comparison.labels, "views": views, "summary": comparison.summary}
+    shapes = [_drawn(drawing) for _, drawing in drawings]
+    data = {
+        "sources": comparison.labels,
+        "views": views,
+        "drawings": shapes,
+        "summary": comparison.summary,
+    }
     page = (
         templates("opendas.comparison", keep_trailing_newline=True)
         .get_template("compare.html.j2")
@@ -126,7 +135,7 @@ def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes
             labels=comparison.labels,
             sources=comparison.sources,
             notes=notes,
-            mapped=any(view["width"] for view in views),
+            mapped=any(drawing["width"] for drawing in shapes),
             words={name: geolevel_words(name) for view in views for name in _names(view)},
             data=json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
         )
@@ -146,12 +155,17 @@ def _points(comparison: Comparison) -> Points:
     return {}
 
 
-def _drawn(drawing: Drawing | None, geolevel: str) -> dict[str, Any]:
+def _same(one: Mapping[str, Grouping], other: Mapping[str, Grouping]) -> bool:
+    return list(one) == list(other) and all(
+        np.array_equal(one[name].geocodes, other[name].geocodes) for name in one
+    )
+
+
+def _drawn(drawing: Drawing | None) -> dict[str, Any]:
     if drawing is None:
-        return {}
-    if geolevel in drawing.areas:
-        return {"areas": drawing.areas[geolevel]}
-    return {"points": drawing.points[geolevel]} if geolevel in drawing.points else {}
+        return {"width": 0, "height": 0, "areas": {}, "points": {}}
+    size = {"width": drawing.width, "height": drawing.height}
+    return {**size, "areas": drawing.areas, "points": drawing.points}
 
 
 def _level(tables: Any, most: int) -> dict[str, Any]:

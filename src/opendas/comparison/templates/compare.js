@@ -15,6 +15,7 @@
 
   const view = () => data.views[state.view];
   const level = () => view().levels[state.level];
+  const drawing = () => data.drawings[view().drawing];
   const variable = () => level().variables[state.variable];
 
   function element(name, attributes = {}, ...children) {
@@ -78,22 +79,26 @@
       const next = Math.max(nice(at(part)), least);
       if (!breaks.length || next > breaks[breaks.length - 1]) breaks.push(next);
     }
-    const text = (x) => shown.text(x).replace(" %", "");
     const unit = state.show === "percent" ? " %" : "";
+    const text = (x) => shown.text(x).replace(" %", "");
+    // From a up to, and without, b; of whole numbers the last one is named.
+    const range = (a, b) => (unit ? `${text(a)} to below ${text(b)}${unit}` : b - a > 1 ? `${text(a)} to ${text(b - 1)}` : text(a));
+    const mirrored = (a, b) => (unit ? `above ${text(-b)} to ${text(-a)}${unit}` : b - a > 1 ? `${text(1 - b)} to ${text(-a)}` : text(-a));
     if (shown.diverging) {
       const [small, large] = breaks.length > 1 ? breaks : [breaks[0], breaks[0] * 5];
+      const first = unit ? 0 : 1;
       classes = [
         { color: "--low3", test: (x) => x <= -large, label: `${text(-large)}${unit} or less` },
-        { color: "--low2", test: (x) => x <= -small, label: `${text(-large)} to ${text(-small)}${unit}` },
-        { color: "--low1", test: (x) => x < 0, label: `less than 0, above ${text(-small)}${unit}` },
+        { color: "--low2", test: (x) => x <= -small, label: mirrored(small, large) },
+        { color: "--low1", test: (x) => x < 0, label: mirrored(first, small) },
         { color: "--zero", test: (x) => x === 0, label: "0" },
-        { color: "--high1", test: (x) => x < small, label: `more than 0, below ${text(small)}${unit}` },
-        { color: "--high2", test: (x) => x < large, label: `${text(small)} to ${text(large)}${unit}` },
+        { color: "--high1", test: (x) => x < small, label: range(first, small) },
+        { color: "--high2", test: (x) => x < large, label: range(small, large) },
         { color: "--high3", test: () => true, label: `${text(large)}${unit} or more` },
       ];
     } else {
       classes = [{ color: "--many0", test: (x) => x === 0, label: "0" }];
-      breaks.forEach((limit, i) => classes.push({ color: `--many${i + 1}`, test: (x) => x < limit, label: `${text(i ? breaks[i - 1] : least)} to below ${text(limit)}` }));
+      breaks.forEach((limit, i) => classes.push({ color: `--many${i + 1}`, test: (x) => x < limit, label: range(i ? breaks[i - 1] : least, limit) }));
       classes.push({ color: `--many${breaks.length + 1}`, test: () => true, label: `${text(breaks[breaks.length - 1])} or more` });
     }
     for (const each of classes) each.count = 0;
@@ -116,7 +121,7 @@
   // The map.
   function makePaths() {
     paths = null;
-    const { areas, points } = level();
+    const areas = drawing().areas[level().name], points = drawing().points[level().name];
     if (areas) {
       paths = areas.map((rings) => {
         if (!rings) return null;
@@ -136,11 +141,11 @@
     } else if (points) {
       const size = Math.max(...variable().values[reference], 1);
       const n = points.length;
-      const radius = (view().width / Math.sqrt(n)) * 0.35;
+      const radius = (drawing().width / Math.sqrt(n)) * 0.35;
       paths = points.map((at, i) => at && { at, radius: radius * (0.35 + 0.65 * Math.sqrt(base(i) / size)) });
     }
     const missing = paths ? paths.filter((p) => !p).length : 0;
-    by("map").closest("figure").hidden = !view().width;
+    by("map").closest("figure").hidden = !drawing().width;
     const kind = areas ? "shapes" : "points of the official file, larger where more people live";
     by("map-words").textContent = paths
       ? `${shown.words} of ${variable().label.toLowerCase()}, ${level().words}; ${kind}.${missing ? ` ${whole(missing)} have no place and are not drawn.` : ""} Drag or use arrow keys to move, + and − to zoom.`
@@ -164,12 +169,12 @@
 
   function fit() {
     const width = by("map").parentElement.clientWidth;
-    const scale = Math.min(width / view().width, mapHeight() / view().height);
-    camera = { scale, x: (width - view().width * scale) / 2, y: (mapHeight() - view().height * scale) / 2 };
+    const scale = Math.min(width / drawing().width, mapHeight() / drawing().height);
+    camera = { scale, x: (width - drawing().width * scale) / 2, y: (mapHeight() - drawing().height * scale) / 2 };
   }
 
   function drawMap() {
-    if (!view().width) return;
+    if (!drawing().width) return;
     const { context, ratio } = sized(by("map"), mapHeight());
     if (!paths) return;
     context.setTransform(ratio * camera.scale, 0, 0, ratio * camera.scale, ratio * camera.x, ratio * camera.y);
@@ -189,8 +194,8 @@
       const path = trace(each);
       context.fillStyle = x === null ? none : colors.get(classOf(x));
       context.fill(path, "evenodd");
-      context.lineWidth = (many ? 0.25 : 0.6) / camera.scale;
-      context.strokeStyle = edge;
+      context.lineWidth = 0.5 / camera.scale;
+      context.strokeStyle = many ? context.fillStyle : edge; // many borders would be all that is seen
       context.stroke(path);
     });
     if (state.chosen >= 0 && paths[state.chosen]) {
@@ -250,9 +255,11 @@
     context.textBaseline = "middle";
     const line = (x0, y0, x1, y1) => { context.beginPath(); context.moveTo(x0, y0); context.lineTo(x1, y1); context.stroke(); };
     for (let power = 1; power <= most; power *= 10) {
-      for (const sign of [1, -1]) {
-        line(left, y(sign * power), width - right, y(sign * power));
-        context.fillText(signed(sign * power), left - 8, y(sign * power));
+      for (const tick of most < 100 ? [power, 2 * power, 5 * power] : [power]) {
+        for (const sign of tick <= most ? [1, -1] : []) {
+          line(left, y(sign * tick), width - right, y(sign * tick));
+          context.fillText(signed(sign * tick), left - 8, y(sign * tick));
+        }
       }
     }
     context.strokeStyle = css("--edge");
@@ -334,7 +341,7 @@
     by("table").tHead.replaceChildren(element("tr", {}, ...head));
     const rows = order.slice(0, state.rows).map((i) => {
       const name = level().names[i], code = level().codes[i];
-      const button = element("button", { type: "button", text: name === code ? code : `${name} (${code})` });
+      const button = element("button", { type: "button", text: `${name} (${code})` });
       button.addEventListener("click", () => choose(i));
       const cells = [whole(base(i)), whole(value(i)), signed(difference(i)), SHOWS.percent.text(percent(i))];
       if (margins()) cells.push(SHOWS.margin.text(margin(i)));
@@ -347,7 +354,8 @@
 
   function table(caption, head, rows) {
     const made = element("table", {}, element("caption", { text: caption }));
-    made.append(element("thead", {}, element("tr", {}, ...head.map((text) => element("th", { scope: "col", text })))));
+    const titled = head.map((text) => (text ? element("th", { scope: "col", text }) : element("td")));
+    if (head.some((text) => text)) made.append(element("thead", {}, element("tr", {}, ...titled)));
     made.append(element("tbody", {}, ...rows.map(([first, ...rest]) => element("tr", {}, element("th", { scope: "row", text: first }), ...rest.map((text) => element("td", { text }))))));
     return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, made);
   }
@@ -425,7 +433,7 @@
     if (moved) { state.chosen = -1; state.rows = FIRST; by("chosen").hidden = true; }
     makeClasses();
     makePaths();
-    if (moved && view().width) fit();
+    if (moved && drawing().width) fit();
     makeOrder();
     drawMap();
     drawScatter();
@@ -494,7 +502,7 @@
   by("scatter").addEventListener("pointerup", (event) => { const i = dotAt(...place(event)); if (i >= 0) choose(i); });
 
   let waiting = 0;
-  window.addEventListener("resize", () => { cancelAnimationFrame(waiting); waiting = requestAnimationFrame(() => { if (view().width) fit(); drawMap(); drawScatter(); }); });
+  window.addEventListener("resize", () => { cancelAnimationFrame(waiting); waiting = requestAnimationFrame(() => { if (drawing().width) fit(); drawMap(); drawScatter(); }); });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawMap(); drawScatter(); });
   state.level = Math.max(0, view().levels.findIndex((l) => l.name === "cousub" || l.name === "tract"));
   state.sort = "absolute";
