@@ -725,7 +725,7 @@ def compare(
     opened = [open_source(each.path if isinstance(each, Release) else Path(each)) for each in sources]
     if truth is not None:
         certified = [Release(each.path) for each in opened if each.path is not None and each.certified]
-        opened.append(truth_source(truth.product, _truth_beside(certified, truth, ledger)))
+        opened.append(truth_source(truth.resolved.reader, _truth_beside(certified, truth, ledger)))
     return Comparison(
         tuple(opened),
         tuple(geolevels),

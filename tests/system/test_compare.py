@@ -87,7 +87,7 @@ def test_every_figure_is_that_of_the_tables_of_either_side(made: Path) -> None:
             seen.add((geolevel, name))
     assert len(seen) == 3 * len(WIDTH)
     assert {row["geolevel"] for row in rows} == {*WIDTH, "place", "cousub", "vtd", "cd"}
-    assert next(row["name"] for row in rows if row["geolevel"] == "county") == "44001 Peña County"
+    assert next(row["name"] for row in rows if row["geolevel"] == "county") == "44001 Peña County, Fable"
 
 
 def test_a_release_differs_from_itself_nowhere_and_from_its_own_microdata_nowhere(made: Path) -> None:
@@ -120,7 +120,8 @@ def test_margins_are_of_the_published_count_where_there_are_replicates(out: Path
         found = [row for row in rows if row["geolevel"] == geolevel]
         assert all(row["margin"] == wanted[row["geocode"], row["variable"]] for row in found)
         assert {row["margin_of"] for row in found} == {"replicates"}
-        assert len(found) == len(wanted)
+        rest = set(wanted) - {(row["geocode"], row["variable"]) for row in found}
+        assert all(wanted[key] == 0 for key in rest)  # blocks that are no leaf of any source
 
 
 def test_with_the_truth_everything_says_that_it_is_confidential(
@@ -185,6 +186,27 @@ def test_the_summaries_are_those_of_a_slow_count(made: Path) -> None:
         assert white[0]["mean_difference"] == pytest.approx(
             sum(own["P0020005"][0] - own["P0020005"][1] for own in cells.values()) / len(cells)
         )
+
+
+def test_urban_and_rural_are_told_apart_where_the_header_does(made: Path, tmp_path: Path) -> None:
+    comparison = od.compare(made / "out", made / "fb2020.pl.zip")
+    found = {row["geolevel"]: row["rows"] for row in comparison.summary["products"][0]["urban_rural"]}
+    blocks = {block.code: (block.urban, sum(block.people.values())) for block in people()}
+    wanted = {
+        name: sum(n for kind, n in blocks.values() if kind == name[0].upper()) for name in ("urban", "rural")
+    }
+    assert {row["kind"]: row["reference"] for row in found["block"]} == wanted
+    assert [row["kind"] for row in found["state"]] == ["both"]
+    assert [row["value"] - row["reference"] for row in found["state"]] == [0]
+    nowhere = write_zip(tmp_path / "plain2020.pl.zip", some_blocks("44"), 2020)
+    assert "urban_rural" not in od.compare(nowhere, nowhere).summary["products"][0]
+
+
+def test_tables_that_an_input_lacks_are_refused(made: Path, tmp_path: Path) -> None:
+    earlier = write_zip(tmp_path / "fb2010.pl.zip", people(), 2010)
+    with pytest.raises(ConfigError, match="no table P5"):
+        od.compare(made / "out", earlier, tables=["P5"]).table.to_arrow()
+    assert len(rows_of(od.compare(made / "out", made / "fb2020.pl.zip", tables=["P5"]))) > 0
 
 
 def test_districts_of_a_plan_are_areas_as_others(made: Path, tmp_path: Path) -> None:

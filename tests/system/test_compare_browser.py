@@ -85,7 +85,7 @@ def test_shapes_of_blocks_are_found_and_joined_upward(
         for code, shape in shapes[geolevel].items():
             inside = [o for o, block in zip(one, codes, strict=True) if block[:width] == code.decode()]
             assert shapely.union_all(inside).symmetric_difference(shape).area < 1e-6
-    drawing = draw(units, shapes, {})
+    drawing = draw(units, shapes, None)
     assert drawing is not None
     assert drawing.width == GRID
     assert [len(rings or []) for rings in drawing.areas["block"]] == [1] * len(codes)
@@ -114,7 +114,7 @@ def test_shapes_that_cannot_be_used_are_refused(
     with pytest.raises(ConfigError, match="no such file"):
         read_shapes([tmp_path / "absent.gpkg"], units)
     (tmp_path / "text.geojson").write_text("no shapes")
-    with pytest.raises(FormatError, match="no shapefile"):
+    with pytest.raises(FormatError, match="no file of shapes"):
         read_shapes([tmp_path / "text.geojson"], units)
     squares(["990019999999999"]).to_file(tmp_path / "other.gpkg")
     with pytest.raises(DataError, match="no column holds codes"):

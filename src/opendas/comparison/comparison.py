@@ -20,12 +20,14 @@ from opendas.comparison.sources import TRUTH, Common, Counts, Source, common_cou
 from opendas.comparison.summaries import summaries
 from opendas.errors import ConfigError
 from opendas.files.area_files import AreaWeights
+from opendas.files.official_areas import OfficialAreas
 from opendas.files.parquet import text_column
-from opendas.geography.frame import CENSUS_PREFIX, Frame, Grouping
+from opendas.geography.frame import Frame, Grouping
 from opendas.metrics.output import CONFIDENTIAL
 from opendas.runs.finished_release import Table as AnyTable
-from opendas.tables.cells import Table, check_geolevel, product_table, published_tables
+from opendas.tables.cells import Table, check_geolevel, check_held, product_table, published_tables
 from opendas.tables.counting import count_table
+from opendas.tables.names import area_names
 from opendas.tables.replicate_margins import Replicated, number_of_replicates, table_margins
 from opendas.tables.tabulate import NO_MARGIN, margins
 
@@ -126,6 +128,11 @@ class Comparison:
         return common_counts(self.sources)
 
     @cached_property
+    def official(self) -> OfficialAreas | None:
+        """Names of areas and where they lie, from the first source that has them from a published header."""
+        return next((areas for source in self.sources if (areas := source.official) is not None), None)
+
+    @cached_property
     def left_out(self) -> tuple[str, ...]:
         """Geolevels that are not compared, as their codes mean other land in another census."""
         years = {source.vintage for source in self.sources} - {None}
@@ -164,7 +171,11 @@ class Comparison:
             known = {*published_tables(product.layout), *product.workload.positions}
             every = {name for each in self.common for name in published_tables(each.product.layout)}
             asked = [name for name in self.tables if name in known or name not in every]
-            return tuple(product_table(product, name) for name in asked)
+            found = tuple(product_table(product, name) for name in asked)
+            for each in common.counts:
+                for table in found:
+                    check_held(each.reader, product, table)
+            return found
         if product.layout == "persons":
             return tuple(_head(product_table(product, name)) for name in ("P2", "P4"))
         if product.layout == "units":
@@ -175,7 +186,7 @@ class Comparison:
     def figures(self, common: Common, geolevel: str) -> Iterator[Figures]:
         """Yield the tables of a product at a geolevel."""
         units = self.units(common, geolevel)
-        names = area_names(common, units)
+        names = place_names(common, self.official, units)
         for table in self.tables_of(common):
             values = np.stack([count_table(estimate, table, units) for estimate in common.estimates])
             found = tuple(
@@ -200,6 +211,17 @@ class Comparison:
             return self._districts(common)[0]
 
         return grouping
+
+    def _urban(self, common: Common) -> Grouping | None:
+        """Return the blocks by urban and rural; None where no header says it."""
+        if self.official is None or common.frame.leaf != "block":
+            return None
+        rows = self.official.rows("block")
+        known = dict(zip(self.official.field("geocode", rows), self.official.field("UR", rows), strict=True))
+        if not any(known.values()):
+            return None
+        codes = [known.get(bytes(code).decode(), "").strip().encode() for code in common.frame.geocodes]
+        return Grouping.of("urban_rural", np.where(common.shared, np.array(codes), b""))
 
     @property
     def schema(self) -> pa.Schema:
@@ -300,7 +322,7 @@ class Comparison:
         for common in self.common:
             levels = self.levels_of(common)
             units = {name: self.units(common, name) for name in levels}
-            names = {name: area_names(common, found) for name, found in units.items()}
+            names = {name: place_names(common, self.official, found) for name, found in units.items()}
             head["products"].append(
                 {
                     "product": common.product.name,
@@ -309,7 +331,7 @@ class Comparison:
                     "geolevels": {name: len(found) for name, found in units.items()},
                     "tables": [table.name for table in self.tables_of(common)],
                     **({"blocks_unknown": self._districts(common)[1]} if self.plan is not None else {}),
-                    **summaries(common, self.labels, units, names),
+                    **summaries(common, self.labels, units, names, self._urban(common)),
                 }
             )
         return head
@@ -328,21 +350,11 @@ def _labels(table: Table) -> tuple[str, ...]:
     return table.labels if universe is None else tuple(f"{universe}: {label}" for label in table.labels)
 
 
-def area_names(common: Common, units: Grouping) -> tuple[str, ...]:
-    """Return readable names of geounits: official ones, of blocks what they lie in, else the code."""
-    names = common.frame.names
-    known = names.get(units.geolevel, {})
+def place_names(common: Common, official: OfficialAreas | None, units: Grouping) -> tuple[str, ...]:
+    """Return readable names of geounits, the code where there is none."""
     codes = [bytes(code).decode() for code in units.geocodes]
-    if units.geolevel in ("block_group", "block") and "tract" in names:
-        return tuple(_block_name(names, code) for code in codes)
-    return tuple(known.get(code, code) for code in codes)
-
-
-def _block_name(names: Mapping[str, Mapping[str, str]], code: str) -> str:
-    """Return a block or block group as tables of the census name it, without the state."""
-    block = [f"Block {code[11:]}"] if len(code) == CENSUS_PREFIX["block"] else []
-    above = (names.get(level, {}).get(code[: CENSUS_PREFIX[level]]) for level in ("tract", "county"))
-    return ", ".join([*block, f"Block Group {code[11]}", *(name for name in above if name)])
+    names = codes if units.geolevel == DISTRICT else area_names(common.frame, official, units)
+    return tuple(name or code for name, code in zip(names, codes, strict=True))
 
 
 def _margins(

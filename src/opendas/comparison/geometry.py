@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from opendas.arrays import Bools, Floats, Ints
-from opendas.errors import ConfigError, DataError, EnvironmentFailure, FormatError
+from opendas.errors import DataError
+from opendas.files.official_areas import OfficialAreas
+from opendas.files.shapes import shape_layers
 from opendas.geography.frame import Grouping
 
 __all__ = ["GRID", "Drawing", "draw", "read_shapes"]
@@ -30,7 +32,6 @@ MOST_CORNERS = 600_000
 _FINEST = 8_000
 """Shapes are not simplified by more than this part of the longer side, if they fit so."""
 
-Points = Mapping[str, Mapping[bytes, tuple[float, float]]]
 Shapes = dict[str, dict[bytes, Any]]
 
 
@@ -71,32 +72,15 @@ def read_shapes(paths: Sequence[Path], units: Mapping[str, Grouping]) -> Shapes:
 
     Raises
     ------
-    EnvironmentFailure
-        If geopandas is not installed.
-    FormatError
-        If a file is none that it reads.
+    ConfigError, EnvironmentFailure, FormatError
+        As :func:`opendas.files.shapes.shape_layers`.
     DataError
         If no column of a file holds codes of the geounits.
     """
-    try:
-        import geopandas
-        import pyogrio
-    except ImportError as error:
-        raise EnvironmentFailure(
-            "maps from files need geopandas and pyogrio; pip install 'opendas[maps]'."
-        ) from error
     shapes: Shapes = {}
     for path in paths:
-        if not path.exists():
-            raise ConfigError(f"--geometry {path}: no such file.")
-        try:
-            layers = [str(row[0]) for row in pyogrio.list_layers(path)]
-            tables = [geopandas.read_file(path, layer=layer) for layer in layers]
-        except (pyogrio.errors.DataSourceError, pyogrio.errors.DataLayerError, ValueError) as error:
-            raise FormatError(
-                f"{path.name}: no shapefile (or zip of one), GeoPackage or GeoJSON that can be read."
-            ) from error
-        found = [_add(shapes, table, units, path.name) for table in tables if "geometry" in table]
+        tables = shape_layers(path)
+        found = [_add(shapes, table, units) for table in tables]
         if not any(found):
             some = {name: bytes(each.geocodes[0]).decode() for name, each in units.items() if len(each)}
             raise DataError(
@@ -107,11 +91,11 @@ def read_shapes(paths: Sequence[Path], units: Mapping[str, Grouping]) -> Shapes:
     return shapes
 
 
-def _add(shapes: Shapes, table: Any, units: Mapping[str, Grouping], name: str) -> bool:
+def _add(shapes: Shapes, table: Any, units: Mapping[str, Grouping]) -> bool:
     """Add the shapes of one layer to the geolevel whose codes it holds; return whether it holds any."""
     best: tuple[tuple[int, float], str, list[bytes]] = ((0, 0.0), "", [])
     for column in table.columns:
-        if column == "geometry" or table[column].dtype.kind == "f":
+        if column == table.geometry.name or table[column].dtype.kind == "f":
             continue
         text = [str(value) for value in table[column]]
         for geolevel, each in units.items():
@@ -124,10 +108,7 @@ def _add(shapes: Shapes, table: Any, units: Mapping[str, Grouping], name: str) -
                 best = (rank, geolevel, codes)
     if not best[1]:
         return False
-    if table.crs is not None:
-        table = table.to_crs(4326)
-    elif len(table) and np.abs(table.total_bounds).max() > 360:
-        raise DataError(f"{name}: it does not say its coordinate system, and these are no degrees.")
+    table = table.to_crs(4326)
     _, geolevel, codes = best
     wanted = {*units[geolevel].geocodes.tolist()}
     shapes.setdefault(geolevel, {}).update(
@@ -170,7 +151,7 @@ def _parents(fine: Grouping, coarse: Grouping) -> Ints | None:
     return above if np.array_equal(above[fine.of_leaf[inside]], coarse.of_leaf[inside]) else None
 
 
-def draw(units: Mapping[str, Grouping], shapes: Shapes, points: Points) -> Drawing | None:
+def draw(units: Mapping[str, Grouping], shapes: Shapes, official: OfficialAreas | None) -> Drawing | None:
     """Put shapes, and points of geolevels without shapes, on one grid; None where there are neither.
 
     The projection is equirectangular at the middle latitude, which shows a state as its maps do.
@@ -180,9 +161,9 @@ def draw(units: Mapping[str, Grouping], shapes: Shapes, points: Points) -> Drawi
     for geolevel, each in units.items():
         if geolevel in shapes:
             areas[geolevel] = [shapes[geolevel].get(bytes(code)) for code in each.geocodes]
-        elif points.get(geolevel):
+        elif official is not None and (points := official.points(geolevel)):
             nowhere = (math.nan, math.nan)
-            at = [points[geolevel].get(bytes(code), nowhere) for code in each.geocodes]
+            at = [points.get(bytes(code).decode(), nowhere) for code in each.geocodes]
             found[geolevel] = np.array(at, dtype=np.float64).reshape(-1, 2)
     corners = [_bounds(shape) for each in areas.values() for shape in each if shape is not None]
     corners += list(found.values())

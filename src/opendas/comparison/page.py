@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 
 from opendas.comparison.comparison import Comparison, Figures
-from opendas.comparison.geometry import Drawing, Points, draw, read_shapes
-from opendas.comparison.sources import OFFICIAL
+from opendas.comparison.geometry import Drawing, draw, read_shapes
 from opendas.custody.folders import open_folder
 from opendas.errors import ConfigError
 from opendas.files.atomic import write_atomic
 from opendas.files.parquet import parquet_sink
 from opendas.geography.frame import Grouping
-from opendas.readers.pl94.reader import official_places
 from opendas.report.html import templates
 from opendas.tables.tabulate import NO_MARGIN
 
@@ -85,7 +83,7 @@ def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes
     EnvironmentFailure, FormatError, DataError
         As :func:`opendas.comparison.geometry.read_shapes`.
     """
-    points = _points(comparison)
+    official = comparison.official
     views, notes, spent = [], [], 0
     drawings: list[tuple[Mapping[str, Grouping], Drawing | None]] = []
     for common in comparison.common:
@@ -93,7 +91,7 @@ def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes
         units = {name: comparison.units(common, name) for name in levels}
         drawn = next((k for k, (other, _) in enumerate(drawings) if _same(other, units)), len(drawings))
         if drawn == len(drawings):  # products of one frame are drawn once
-            drawings.append((units, draw(units, read_shapes(geometry, units) if geometry else {}, points)))
+            drawings.append((units, draw(units, read_shapes(geometry, units) if geometry else {}, official)))
         shown: dict[str, Any] = {}
         for geolevel in sorted(levels, key=lambda name: len(units[name])):
             columns = sum(len(table.columns) for table in comparison.tables_of(common))
@@ -145,14 +143,6 @@ def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes
 
 def _names(view: Mapping[str, Any]) -> list[str]:
     return [level["name"] for level in view["levels"]]
-
-
-def _points(comparison: Comparison) -> Points:
-    """Return where areas lie, by the first official file among the sources; empty without one."""
-    for source in comparison.sources:
-        if source.kind == OFFICIAL and source.path is not None:
-            return official_places(source.path).points
-    return {}
 
 
 def _same(one: Mapping[str, Grouping], other: Mapping[str, Grouping]) -> bool:

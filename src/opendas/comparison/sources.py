@@ -5,10 +5,9 @@ Axes: ``l`` leaves of the frame that all sources share.
 
 from __future__ import annotations
 
-import json
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,12 @@ import numpy as np
 
 from opendas.arrays import Bools, Codes
 from opendas.errors import ConfigError
+from opendas.files.official_areas import OfficialAreas
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.geography.frame import Frame, Grouping
 from opendas.readers.base import FRAME_FROM_RECORDS, InputData, ReaderSpec
 from opendas.readers.columns.csv_parquet import column_names
+from opendas.readers.frame.official import official_areas
 from opendas.readers.pl94.reader import official_reader
 from opendas.readers.registry import make_reader
 from opendas.schema.histogram import Histogram
@@ -29,6 +30,12 @@ from opendas.schema.product import Product
 __all__ = ["Common", "Counts", "Source", "common_counts", "open_source", "truth_source"]
 
 RELEASE, OFFICIAL, MICRODATA, TRUTH = "release", "official file", "microdata", "truth"
+
+SWAPPING = "swapping.json"
+"""File beside swapped microdata that says how they were made."""
+
+NO_GUARANTEE = "NO FORMAL GUARANTEE"
+"""Stamp of counts that no noise protects."""
 
 _CENSUS = {"VOTING_AGE": pl94_persons, "HH_STATUS": pl94_units}
 """A column that microdata of a census product have, and the product."""
@@ -40,6 +47,8 @@ class Counts:
 
     Parameters
     ----------
+    reader : str
+        What the input was read with, as run files name it; empty where that is not known.
     released : ReleasedProduct or None
         Where the counts are those of a release, which may know their margins.
     """
@@ -47,6 +56,7 @@ class Counts:
     product: Product
     frame: Frame
     estimate: Histogram
+    reader: str = ""
     released: ReleasedProduct | None = None
 
 
@@ -65,8 +75,8 @@ class Source:
         What must be said wherever its counts are shown.
     path : Path or None
         None for the truth.
-    vintage : str or None
-        Year of the census whose blocks it counts, where it says so.
+    header : callable or None
+        Returns the official areas that it comes with: their names, and where they lie.
     certified : bool
         A release with a certificate, hence with an account.
     """
@@ -76,8 +86,20 @@ class Source:
     counts: tuple[Counts, ...]
     stamps: tuple[str, ...] = ()
     path: Path | None = None
-    vintage: str | None = None
+    header: Callable[[], OfficialAreas | None] | None = None
     certified: bool = False
+
+    @property
+    def vintage(self) -> str | None:
+        """Year of the census whose blocks it counts, where it says so."""
+        years = {each.reader[-4:] for each in self.counts if each.reader.startswith("pl94-")}
+        return years.pop() if len(years) == 1 else None
+
+    @property
+    def official(self) -> OfficialAreas | None:
+        """The official areas of its geographic header; None where it has none."""
+        areas = None if self.header is None else self.header()
+        return None if areas is None or not areas.census else areas
 
     def product(self, like: Product) -> Counts | None:
         """Return its counts over the attributes of a product."""
@@ -118,36 +140,33 @@ def open_source(path: Path) -> Source:
     if path.is_dir() and any((path / place).is_dir() for place in ("geography", "release/geography")):
         return _release(path)
     if path.suffix.lower() == ".zip":
-        reader = official_reader(path)
-        specs = (ReaderSpec(reader, (path,), product) for product in (pl94_persons(), pl94_units()))
-        counts = tuple(_counts(spec.product, make_reader(spec).read()) for spec in specs)
-        return Source(path.name, OFFICIAL, counts, path=path, vintage=reader[-4:])
+        return _official(path)
     return _microdata(path)
+
+
+def _official(path: Path) -> Source:
+    reader = official_reader(path)
+    specs = [ReaderSpec(reader, (path,), product) for product in (pl94_persons(), pl94_units())]
+    counts = tuple(_counts(spec, make_reader(spec).read()) for spec in specs)
+    header = cache(lambda: official_areas(specs[0], counts[0].frame))
+    return Source(path.name, OFFICIAL, counts, (), path, header)
 
 
 def _release(path: Path) -> Source:
     folder = ReleaseFolder(path)
-    counts = tuple(
-        Counts(released.product, released.frame, released.estimate, released)
-        for released in map(folder.__getitem__, folder.names)
-        if released.mdf.is_dir()
-    )
-    if not counts:
+    found = [each for each in map(folder.__getitem__, folder.names) if each.mdf.is_dir()]
+    if not found:
         raise ConfigError(f"{path}: it was measured but not estimated; run opendas estimate first.")
-    stamps: tuple[str, ...] = ()
-    for name, key in (("certificate.json", "stamps"), ("swapping.json", "stamps")):
-        if (folder.path / name).is_file():
-            stamps += tuple(json.loads((folder.path / name).read_bytes())[key])
-    readers = {_reader_of(folder.path / "run" / f"{found.product.name}.toml") for found in counts}
-    years = {reader[-4:] for reader in readers if reader.startswith("pl94-")}
-    year = years.pop() if len(years) == 1 else None
+    counts = tuple(Counts(each.product, each.frame, each.estimate, each.reader, each) for each in found)
+    stamps = dict.fromkeys(stamp for each in found for stamp in each.stamps)
+    if (folder.path / SWAPPING).is_file():
+        stamps[NO_GUARANTEE] = None
     certified = (folder.path / "certificate.json").is_file()
-    return Source(path.resolve().name, RELEASE, counts, stamps, path, year, certified)
 
+    def header() -> OfficialAreas | None:
+        return found[0].official
 
-def _reader_of(run: Path) -> str:
-    """Return what the released plan says its input was read with; the files of two censuses differ by it."""
-    return str(tomllib.loads(run.read_text("utf-8"))["input"]["reader"]) if run.is_file() else ""
+    return Source(path.resolve().name, RELEASE, counts, tuple(stamps), path, header, certified)
 
 
 def _microdata(path: Path) -> Source:
@@ -164,16 +183,16 @@ def _microdata(path: Path) -> Source:
             f"(VOTING_AGE) or units (HH_STATUS); its columns are {', '.join(known[:8])}."
         )
     spec = ReaderSpec("mdf", files, product, frame=FRAME_FROM_RECORDS, plan_from_records=True)
-    return Source(path.name, MICRODATA, (_counts(product, make_reader(spec).read()),), path=path)
+    return Source(path.name, MICRODATA, (_counts(spec, make_reader(spec).read()),), path=path)
 
 
-def _counts(product: Product, data: InputData) -> Counts:
-    return Counts(product, data.frame, data.histogram)
+def _counts(spec: ReaderSpec, data: InputData) -> Counts:
+    return Counts(spec.product, data.frame, data.histogram, spec.reader)
 
 
-def truth_source(product: Product, data: InputData, vintage: str | None = None) -> Source:
+def truth_source(spec: ReaderSpec, data: InputData) -> Source:
     """Return the confidential table as something to compare with."""
-    return Source("truth", TRUTH, (_counts(product, data),), vintage=vintage)
+    return Source("truth", TRUTH, (_counts(spec, data),))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -34,6 +34,7 @@ def summaries(
     labels: Sequence[str],
     units: Mapping[str, Grouping],
     names: Mapping[str, Sequence[str]],
+    urban: Grouping | None = None,
 ) -> dict[str, Rows]:
     """Return the summaries of one product, each a list of rows of plain values.
 
@@ -44,8 +45,12 @@ def summaries(
         Names of the sources, the reference last.
     units : mapping of geolevel to Grouping
     names : mapping of geolevel to the names of its geounits
+    urban : Grouping, optional
+        Leaves by ``U`` and ``R``, where a source says it.
     """
     found: dict[str, Rows] = {name: [] for name in ("bias", "largest_changes", "empty", "ranks", "districts")}
+    if urban is not None:
+        found["urban_rural"] = []
     groups = has_groups(common.product)
     if groups:
         found |= {"majority_minority": [], "shares": []}
@@ -67,8 +72,10 @@ def summaries(
             ]
             found["empty"].append(head | _emptied(before, after))
             found["ranks"].append(head | _ranks(before, after))
-            if geolevel in _DISTRICTS and len(places) > 1:
+            if geolevel in _DISTRICTS and len(places) > 1 and common.product.layout != "units":
                 found["districts"].append(head | _deviations(places, names[geolevel], before, after))
+            if urban is not None:
+                found["urban_rural"].append(head | _urban(level, urban))
             if races is not None:
                 found["shares"] += [head | row for row in _shares(*races)]
             for base, keep in bases.items() if groups else ():
@@ -180,6 +187,35 @@ def _deviations(places: Grouping, names: Sequence[str], before: Ints, after: Int
             for number in range(len(before))
         ],
     }
+
+
+def _urban(level: LevelErrors, urban: Grouping) -> dict[str, Any]:
+    """Compare geounits that are urban, rural, or of both kinds, by the blocks that they have."""
+    units = level.units
+    inside = (units.of_leaf >= 0) & (urban.of_leaf >= 0)
+    seen = np.zeros((len(units), len(urban)), dtype=np.bool_)
+    seen[units.of_leaf[inside], urban.of_leaf[inside]] = True
+    words = {b"U": "urban", b"R": "rural"}
+    rows = []
+    for name, chosen in (
+        *((words.get(bytes(code), bytes(code).decode()), k) for k, code in enumerate(urban.geocodes)),
+        ("both", None),
+    ):
+        here = seen.sum(axis=1) > 1 if chosen is None else seen[:, chosen] & (seen.sum(axis=1) == 1)
+        if here.any():
+            moved = level.total_error[here]
+            held = int(level.population[here].sum())
+            rows.append(
+                {
+                    "kind": name,
+                    "geounits": int(here.sum()),
+                    "value": held + int(moved.sum()),
+                    "reference": held,
+                    "mean_difference": int(moved.sum()) / len(moved),
+                    "mean_abs_difference": int(np.abs(moved).sum()) / len(moved),
+                }
+            )
+    return {"rows": rows}
 
 
 def _shares(before: Ints, error: Ints) -> Iterator[dict[str, Any]]:

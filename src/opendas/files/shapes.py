@@ -14,7 +14,7 @@ import numpy as np
 
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
 
-__all__ = ["SHAPE_SUFFIXES", "areas_of_points", "points_frame", "read_shapes", "shapes_frame"]
+__all__ = ["SHAPE_SUFFIXES", "areas_of_points", "points_frame", "read_shapes", "shape_layers", "shapes_frame"]
 
 SHAPE_SUFFIXES = (".geojson", ".gpkg", ".shp", ".fgb", ".parquet")
 """Files that hold shapes; a zip file with a shapefile in it does, too."""
@@ -33,7 +33,7 @@ def _geopandas() -> Any:
     return geopandas
 
 
-def read_shapes(path: Path) -> Any:
+def read_shapes(path: Path, layer: str | None = None) -> Any:
     """Return a geopandas frame from a GeoPackage, a GeoJSON file, a shapefile (or its zip) or GeoParquet.
 
     Raises
@@ -49,7 +49,11 @@ def read_shapes(path: Path) -> Any:
         raise ConfigError(f"{path}: no such file of shapes.")
     geopandas = _geopandas()
     try:
-        found = geopandas.read_parquet(path) if path.suffix == ".parquet" else geopandas.read_file(path)
+        found = (
+            geopandas.read_parquet(path)
+            if path.suffix == ".parquet"
+            else geopandas.read_file(path, layer=layer)
+        )
     except Exception as error:  # each driver has its own
         raise FormatError(f"{path.name}: no file of shapes that geopandas reads.") from error
     if not isinstance(found, geopandas.GeoDataFrame) or found.geometry.isna().any() or not len(found):
@@ -60,6 +64,19 @@ def read_shapes(path: Path) -> Any:
             "shapefile beside it."
         )
     return found
+
+
+def shape_layers(path: Path) -> list[Any]:
+    """Return a geopandas frame for each layer of a file that has shapes, as :func:`read_shapes`."""
+    if path.suffix == ".parquet" or not path.is_file():
+        return [read_shapes(path)]
+    try:
+        layers = _geopandas().list_layers(path)
+    except EnvironmentFailure:
+        raise
+    except Exception as error:  # each driver has its own
+        raise FormatError(f"{path.name}: no file of shapes that geopandas reads.") from error
+    return [read_shapes(path, name) for name in layers.name[layers.geometry_type.notna()]]
 
 
 def points_frame(frame: Any, points: Sequence[tuple[float, float] | None]) -> Any:

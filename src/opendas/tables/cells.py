@@ -420,7 +420,7 @@ def check_geolevel(frame: Frame, geolevel: str) -> None:
         raise ConfigError(f"no geolevel or entity category {geolevel!r}; {hint}")
 
 
-def check_held(released: ReleasedProduct, table: Table) -> None:
+def check_held(reader: str, product: Product, table: Table) -> None:
     """Check that a table needs nothing that the input of its run lacks.
 
     The redistricting file of 2010 has no table P5: who lives in which group quarters follows from a rule of
@@ -431,8 +431,8 @@ def check_held(released: ReleasedProduct, table: Table) -> None:
     ConfigError
         If it does.
     """
-    schema = released.product.schema
-    if released.reader != "pl94-2010" or "hhgq" not in schema.names:
+    schema = product.schema
+    if reader != "pl94-2010" or "hhgq" not in schema.names:
         return
     classes = np.moveaxis(table.class_of_cell.reshape(schema.shape), schema.names.index("hhgq"), 0)
     if bool(np.any(classes != classes[0])):

@@ -5,8 +5,9 @@ Axes: ``g`` geounits.
 
 from __future__ import annotations
 
+from opendas.files.official_areas import OfficialAreas
 from opendas.files.release_folder import ReleasedProduct
-from opendas.geography.frame import CENSUS_PREFIX, Grouping
+from opendas.geography.frame import CENSUS_PREFIX, Frame, Grouping
 
 __all__ = ["area_names", "geo_ids"]
 
@@ -60,26 +61,23 @@ def geo_ids(released: ReleasedProduct, grouping: Grouping) -> list[str] | None:
     return [known.get(code) or prefix + code for code in codes]
 
 
-def area_names(released: ReleasedProduct, grouping: Grouping) -> list[str]:
+def area_names(frame: Frame, official: OfficialAreas | None, grouping: Grouping) -> list[str]:
     """Return the name of each geounit, with those of the areas around it: ``Census Tract 301, Bristol ...``.
 
-    Empty where the release knows no name.
+    Empty where neither knows a name.
     """
-    known = {level: _names(released, level) for level in (grouping.geolevel, *_around(released, grouping))}
+    within = _WITHIN.get(grouping.geolevel, ()) if frame.leaf in CENSUS_PREFIX else ()
+    known = {level: _names(frame, official, level) for level in (grouping.geolevel, *within)}
     found = []
     for code in (code.decode() for code in grouping.geocodes.tolist()):
         own = known[grouping.geolevel].get(code)
-        around = (known[level].get(code[: CENSUS_PREFIX[level]]) for level in _around(released, grouping))
+        around = (known[level].get(code[: CENSUS_PREFIX[level]]) for level in within)
         found.append(", ".join(name for name in (own, *around) if name) if own else "")
     return found
 
 
-def _around(released: ReleasedProduct, grouping: Grouping) -> tuple[str, ...]:
-    return _WITHIN.get(grouping.geolevel, ()) if released.frame.leaf in CENSUS_PREFIX else ()
-
-
-def _names(released: ReleasedProduct, geolevel: str) -> dict[str, str]:
+def _names(frame: Frame, official: OfficialAreas | None, geolevel: str) -> dict[str, str]:
     if geolevel == "us":
         return _UNITED_STATES
-    names = dict(released.frame.names.get(geolevel, {}))
-    return names if released.official is None else names | released.official.names(geolevel)
+    names = dict(frame.names.get(geolevel, {}))
+    return names if official is None else names | official.names(geolevel)

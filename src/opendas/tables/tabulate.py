@@ -204,7 +204,7 @@ def table_request(
     released, query, explicit = find_table(release, name)
     table = product_table(released.product, query)
     if not allow_derived:
-        check_held(released, table)
+        check_held(released.reader, released.product, table)
     slug = "+".join(quote(part, safe="") for part in query.split(" * "))
     if explicit:
         slug = f"{released.name}.{slug}"
@@ -395,7 +395,7 @@ def _named(request: TableRequest, batches: Iterator[pa.Table]) -> Iterator[pa.Ta
 
     Spreadsheets take a code for a number, and cut its leading zeros off; identifiers have letters.
     """
-    names = area_names(request.released, request.grouping)
+    names = area_names(request.released.frame, request.released.official, request.grouping)
     identifiers = {
         "GEO_ID": geo_ids(request.released, request.grouping),
         "NAME": names if any(names) else None,
@@ -427,7 +427,7 @@ def _long_batches(requests: Sequence[TableRequest], *, for_csv: bool) -> Iterato
     empty = LONG_SCHEMA.empty_table()
     yield _stamped(empty.append_column("geo_id", pa.array([], pa.string())), stamps) if for_csv else empty
     for request in requests:
-        names, ids = area_names(request.released, request.grouping), None
+        names, ids = area_names(request.released.frame, request.released.official, request.grouping), None
         if for_csv:
             ids = geo_ids(request.released, request.grouping) or [""] * len(names)
         margins_of_counts, t = _count_margins(request), len(request.table.columns)

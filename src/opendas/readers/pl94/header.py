@@ -25,9 +25,7 @@ from opendas.readers.pl94.segments import Member
 
 __all__ = [
     "BLOCK",
-    "PLACE_FIELDS",
     "Header",
-    "Places",
     "area_names",
     "block_geocodes",
     "entity_codes",
@@ -36,7 +34,6 @@ __all__ = [
     "official_records",
     "parse_header_2010",
     "parse_header_2020",
-    "places_of",
 ]
 
 _BEFORE = {0: (), 2: ("STATE",), 5: ("COUNTY", "STATE")}
@@ -116,45 +113,6 @@ def area_names(header: Header) -> dict[str, dict[str, str]]:
         named = zip(codes, labels, strict=True)
         names[category] = {code.decode("latin-1"): header_text(label) for code, label in named if label}
     return names
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Places:
-    """Where areas lie, and which blocks are urban.
-
-    Parameters
-    ----------
-    points : mapping of geolevel or category to mapping of code to (longitude, latitude)
-        Internal points, in degrees.
-    urban : mapping of block to ``"U"`` or ``"R"``
-        Empty where the file does not say it: those of 2010 and 2020 came before the urban areas.
-    """
-
-    points: Mapping[str, Mapping[bytes, tuple[float, float]]]
-    urban: Mapping[bytes, bytes]
-
-
-PLACE_FIELDS = ("INTPTLAT", "INTPTLON", "UR")
-
-
-def places_of(header: Header) -> Places:
-    """Return what a header that was parsed with :data:`PLACE_FIELDS` says of where areas lie."""
-    points: dict[str, dict[bytes, tuple[float, float]]] = {}
-    urban: dict[bytes, bytes] = {}
-    for category, rows, codes in area_records(header, {**_LEVELS, **_BLOCKS}):
-        at = (header.fields[name][rows].tolist() for name in ("INTPTLON", "INTPTLAT"))
-        points[category] = {
-            code: (float(lon), float(lat))
-            for code, lon, lat in zip(codes, *at, strict=True)
-            if lon and lat and (float(lon), float(lat)) != (0.0, 0.0)
-        }
-        if category == "block":
-            urban = {
-                code: kind
-                for code, kind in zip(codes, header.fields["UR"][rows].tolist(), strict=True)
-                if kind
-            }
-    return Places(points, urban)
 
 
 def functional_statuses(header: Header) -> dict[str, dict[str, str]]:

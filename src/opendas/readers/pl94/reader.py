@@ -22,16 +22,13 @@ from opendas.geography.frame import Frame, official_codes
 from opendas.readers.base import CensusKind, InputData, MemoryTable, Reader, ReaderSpec, census_kind
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.pl94.header import (
-    PLACE_FIELDS,
     Header,
-    Places,
     area_names,
     block_geocodes,
     entity_codes,
     functional_statuses,
     parse_header_2010,
     parse_header_2020,
-    places_of,
 )
 from opendas.readers.pl94.people import (
     Blocks,
@@ -47,7 +44,7 @@ from opendas.readers.pl94.segments import Cells, Member, align, check_members, p
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import GQ_COLUMNS
 
-__all__ = ["VINTAGES", "Pl94Reader", "compare_summaries", "official_places", "official_reader"]
+__all__ = ["VINTAGES", "Pl94Reader", "compare_summaries", "official_reader"]
 
 
 def official_reader(path: Path) -> str:
@@ -64,22 +61,6 @@ def official_reader(path: Path) -> str:
     except FormatError:
         return "pl94-2010"
     return "pl94-2020"
-
-
-def official_places(path: Path) -> Places:
-    """Return where the areas of an official zip file lie: public, from its geographic header alone.
-
-    Raises
-    ------
-    FormatError
-        If the header cannot be read.
-    """
-    parse = parse_header_2020 if official_reader(path) == "pl94-2020" else parse_header_2010
-    log = FindingLog()
-    header = parse(read_members(path, ("geo",))["geo"], log, PLACE_FIELDS)
-    log.raise_if_any(f"{path.name} cannot be read as redistricting data.")
-    assert header is not None
-    return places_of(header)
 
 
 _KINDS = {
