@@ -62,6 +62,7 @@ _ESTIMATORS = {
 
 def _everything() -> dict[str, dict[str, str]]:
     from opendas.budget.presets import preset, preset_names
+    from opendas.parts import ESTIMATORS, names_of_parts
 
     return {
         "products": _PRODUCTS,
@@ -69,7 +70,7 @@ def _everything() -> dict[str, dict[str, str]]:
         "readers": _READERS,
         "spines": _SPINES,
         "engines": _ENGINES,
-        "estimators": _ESTIMATORS,
+        "estimators": _ESTIMATORS | dict.fromkeys(names_of_parts(ESTIMATORS), "of another package"),
     }
 
 

@@ -10,6 +10,7 @@ __all__ = [
     "DOMAIN_FROM_RECORDS",
     "NOT_FOR_RELEASE",
     "POPULATED_LEAVES",
+    "UNPROVEN_PART",
     "KeyCustody",
 ]
 
@@ -24,6 +25,9 @@ DEMONSTRATION_FRAME = "DEMONSTRATION FRAME"
 
 DOMAIN_FROM_RECORDS = "DOMAIN FROM RECORDS"
 """Stamp of a run whose labels, levels, frame or units are declared to be read from the records."""
+
+UNPROVEN_PART = "PART WITHOUT PROOF"
+"""Stamp of a run with a part of another package that names no argument for the guarantee."""
 
 POPULATED_LEAVES = "populated leaves"
 """Listed as an invariant where the frame was taken from the records."""

@@ -6,10 +6,10 @@ it, and never else: that a package is installed changes no run.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, fields
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points
-from typing import Any
+from typing import Any, Self
 
 from opendas.errors import ConfigError
 
@@ -49,6 +49,16 @@ class Origin:
     def to_dict(self) -> dict[str, str]:
         """Return plain values for JSON."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_dict` wrote."""
+        return cls(**{each.name: str(record[each.name]) for each in fields(cls)})
+
+    def __str__(self) -> str:
+        """Return the part in words."""
+        argument = f"its argument: {self.proof}" if self.proof else "without an argument for the guarantee"
+        return f"{self.name} of the package {self.package} {self.version}, {argument}"
 
 
 def _offered(group: str) -> dict[str, EntryPoint]:

@@ -18,6 +18,7 @@ from opendas.errors import FormatError, OpendasError
 from opendas.geography.summary import SpineSummary
 from opendas.measurement.official import AreaLoss
 from opendas.measurement.protected import Protection
+from opendas.parts import ESTIMATORS, Origin
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import SEVERAL, Account, PureAccount, group_loss
@@ -176,6 +177,8 @@ class RunFacts:
         What the releases cost that this one agrees with.
     companion : str or None
         Product that counts every protected unit, where a unit may have no record in this one.
+    parts : tuple of Origin
+        Parts of other packages.
 
     Raises
     ------
@@ -217,6 +220,7 @@ class RunFacts:
     protection: Protection | None = None
     tied: tuple[EarlierAct, ...] = ()
     companion: str | None = None
+    parts: tuple[Origin, ...] = ()
 
     def __post_init__(self) -> None:
         if self.mechanism not in tuple(Mechanism) or self.neighbours not in tuple(Neighbours):
@@ -244,6 +248,11 @@ class RunFacts:
     def estimated(self) -> bool:
         """Whether counts were estimated, rather than measurements released alone."""
         return self.families > 0
+
+    @property
+    def estimator_words(self) -> str:
+        """The estimator, and where it comes from if it is not ours."""
+        return next((str(part) for part in self.parts if part.kind == ESTIMATORS), self.estimator)
 
     @property
     def draws(self) -> int:
@@ -297,6 +306,7 @@ class RunFacts:
             "protection": None if self.protection is None else self.protection.to_dict(),
             **({"tied": [act.to_dict() for act in self.tied]} if self.tied else {}),
             **({} if self.companion is None else {"companion": self.companion}),
+            **({"parts": [part.to_dict() for part in self.parts]} if self.parts else {}),
         }
 
     def _official(self) -> dict[str, dict[str, object]]:
@@ -386,6 +396,7 @@ class RunFacts:
             else Protection.from_dict(record["protection"]),
             tied=tuple(EarlierAct.from_dict(act) for act in record.get("tied", ())),
             companion=None if record.get("companion") is None else str(record["companion"]),
+            parts=tuple(Origin.from_dict(part) for part in record.get("parts", ())),
         )
 
 

@@ -18,6 +18,7 @@ from opendas.custody.stamps import (
     DOMAIN_FROM_RECORDS,
     NOT_FOR_RELEASE,
     POPULATED_LEAVES,
+    UNPROVEN_PART,
     KeyCustody,
 )
 from opendas.measurement.protected import Protection
@@ -59,6 +60,11 @@ STAMP_MEANING = {
         "Labels, levels, leaves or units of this run were read from the confidential records instead of a "
         "code book or a public list. They are published exactly: a label or a leaf that one record alone has "
         "shows that this record is there. What they show is not covered by the guarantee."
+    ),
+    UNPROVEN_PART: (
+        "A part of this run comes from another package, which names no argument that it keeps the guarantee. "
+        "An estimator is given noisy answers and public information only, and whatever it makes of them has "
+        "the guarantee. That its code does nothing else was not verified."
     ),
 }
 

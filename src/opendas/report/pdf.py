@@ -351,7 +351,7 @@ def _estimation(run: RunFacts) -> str:
         return run.estimator
     failsafe = f"{len(run.failsafe):,} families relaxed" if run.failsafe else "not used"
     solved = f"{run.families:,} families, of which {run.fallbacks:,} needed the fallback solver"
-    return f"{run.estimator}; {solved}; failsafe {failsafe}"
+    return f"{run.estimator_words}; {solved}; failsafe {failsafe}"
 
 
 def _held(run: RunFacts) -> list[Flowable]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from opendas.budget.plan import plan_rows
+from opendas.custody.stamps import UNPROVEN_PART
 from opendas.geography.summary import summarise
 from opendas.measurement.loss import attribute_losses, record_loss, within_losses
 from opendas.measurement.official import official_losses
@@ -154,9 +155,12 @@ def estimated_facts(facts: RunFacts, run: Run, solved: Solved, released: int) ->
     released : int
         Records in the microdata.
     """
+    unproven = (UNPROVEN_PART,) if any(not part.proof for part in run.parts) else ()
     return replace(
         facts,
         estimator=run.resolved.estimator,
+        parts=run.parts,
+        stamps=tuple(dict.fromkeys((*facts.stamps, *unproven))),
         records=released,
         families=solved.families,
         fallbacks=solved.fallbacks,

@@ -15,7 +15,7 @@ from opendas.custody.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE, POPULAT
 from opendas.engines.backend import Backend
 from opendas.engines.local import workers_for
 from opendas.engines.truth import ExactCounts
-from opendas.errors import ConfigError, DataError, PrivacyError
+from opendas.errors import DataError, PrivacyError
 from opendas.files.atomic import write_atomic
 from opendas.files.mdf.layout import check_mdf
 from opendas.files.release_folder import tied_counts
@@ -126,8 +126,6 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
     """
     act.tell("reading", 0, 1)
     resolved, product, cache = run.resolved, run.product, act.space.cache(run.product.name)
-    if run.parts:
-        raise ConfigError(f"estimator {resolved.estimator}: no release is made with another package's yet.")
     data = backend.read(_chosen_by_key(act, resolved.reader), cache)
     act.clock.lap("read")
     run = run.on_frame(data.frame)

@@ -250,7 +250,18 @@ def _workspace(out: Path, options: RunOptions) -> Workspace:
 
 @contextmanager
 def _begin(space: Workspace, run: Run, command: str, options: RunOptions) -> Iterator[Act[RunOptions]]:
-    """Begin an attempt, and complete what a death at the end of an earlier one left undone."""
+    """Begin an attempt, and complete what a death at the end of an earlier one left undone.
+
+    Raises
+    ------
+    ConfigError
+        If the estimator is an object of a program, which others do not have to derive the release again.
+    """
+    if run.resolved.own_estimator is not None:
+        raise ConfigError(
+            f"estimator {run.resolved.estimator}: no release is made with an object, which others do not "
+            "have to derive it again. Install it as a package with an entry point, or use od.experiment."
+        )
     with open_act(space, run.product.name, command, options, options.workers) as act:
         act.finish_ending(partial(_issue, space))
         yield act

@@ -36,7 +36,7 @@ from opendas.runs.config.model import BudgetSection, RunFile, RunSection
 from opendas.runs.config.product_file import declare_product
 from opendas.runs.config.resolve import Resolved, resolve
 from opendas.schema.product import Product
-from opendas.topdown.model import BLOCK_BY_BLOCK, INFORMED, LevelRules, StageRules
+from opendas.topdown.model import BLOCK_BY_BLOCK, INFORMED, OWN_ESTIMATORS, LevelRules, StageRules
 
 if TYPE_CHECKING:
     from opendas.parts import Origin
@@ -257,6 +257,9 @@ class Run:
     @property
     def parts(self) -> tuple[Origin, ...]:
         """Parts of the run that are not ours."""
+        resolved = self.resolved
+        if resolved.own_estimator is None and resolved.estimator in OWN_ESTIMATORS:
+            return ()
         return () if self.estimator.origin is None else (self.estimator.origin,)
 
     def rules(self, constraints: ConstraintTable) -> tuple[LevelRules, ...]:

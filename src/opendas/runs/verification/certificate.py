@@ -15,24 +15,27 @@ from pathlib import Path
 from typing import Any
 
 from opendas.custody.account import AccountFacts
-from opendas.custody.stamps import DEMONSTRATION_FRAME, POPULATED_LEAVES
+from opendas.custody.stamps import DEMONSTRATION_FRAME, POPULATED_LEAVES, UNPROVEN_PART
 from opendas.errors import FormatError
 from opendas.files.atomic import sha256_file
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.measurement.protection import ProtectionMap
+from opendas.parts import ESTIMATORS
 from opendas.readers.base import FRAME_FROM_RECORDS
 from opendas.report.certificate import CERTIFICATE, ReleasedFile, build_certificate, certificate_bytes
 from opendas.report.facts import RunFacts
 from opendas.runs.facts import measured_facts
 from opendas.runs.run import Run
 from opendas.runs.verification.plan import released_run
+from opendas.topdown.model import OWN_ESTIMATORS
 from opendas.verify.check import differing, first_few, require
 from opendas.version import __version__
 
 __all__ = ["BELIEVED", "TAKEN", "check_certificate_again", "check_pages", "facts_again"]
 
-TAKEN = ("records", "families", "fallbacks", "failsafe")
-"""Facts that other checks count: records in the microdata, families where the estimate is made again."""
+TAKEN = ("records", "families", "fallbacks", "failsafe", "parts")
+"""Facts that other checks count or compare: records in the microdata; families and parts of other packages
+where the estimate is made again."""
 
 BELIEVED = {
     "version, commit, issued": "which program wrote the release, and when",
@@ -43,6 +46,7 @@ BELIEVED = {
     ),
     "key": "what became of it",
     "exact values": "that invariants and public counts are what they are said to be",
+    "parts": "that the packages named did the work, and that what they call their argument is one",
     "provenance": "that labels, levels, frame and units come from where it says",
     "account": "what else was done with these data: acts, readings, a book's head, limit and sum",
     "tables": "that all that were made are there",
@@ -74,8 +78,18 @@ def facts_again(certified: RunFacts, released: ReleasedProduct) -> RunFacts:
 
 
 def _check_words(run: Run, certified: RunFacts, declared: Sequence[str]) -> None:
-    """The stamps and words that the reader of the run always brings are there."""
-    reader = run.resolved.reader
+    """The stamps and words that reader and estimator of the run always bring are there."""
+    reader, parts = run.resolved.reader, certified.parts
+    named = {part.name for part in parts if part.kind == ESTIMATORS and part.package}
+    outside = {run.resolved.estimator} if certified.estimated else set()
+    require(
+        named == outside - set(OWN_ESTIMATORS) and len(parts) == len(named),
+        "the certificate does not say which package the estimator comes from.",
+    )
+    require(
+        all(part.proof for part in parts) or UNPROVEN_PART in certified.stamps,
+        f"a part names no argument for the guarantee: the stamp {UNPROVEN_PART} is missing.",
+    )
     derived = reader.reader.startswith("pl94-")
     require(
         not derived or DEMONSTRATION_FRAME in certified.stamps,

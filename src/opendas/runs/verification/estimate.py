@@ -21,13 +21,14 @@ from opendas.engines.local import workers_for
 from opendas.engines.measurement_source import FileSource, check_measurement_files
 from opendas.engines.outputs import FamilyFile, Leaves, Solved
 from opendas.engines.work import Worker
-from opendas.errors import CheckFailed
+from opendas.errors import CheckFailed, ConfigError
 from opendas.files.atomic import write_atomic
 from opendas.files.geography_files import read_constraint_table
 from opendas.files.parquet import open_parquet
 from opendas.files.release_folder import ReleasedProduct
 from opendas.files.replicate_files import REPLICATES, ReplicateFile
 from opendas.measurement.noisy import measured_levels
+from opendas.parts import Origin
 from opendas.runs.run import Run
 from opendas.runs.simulated.replicates import Base, draw_replicates
 from opendas.runs.verification.plan import released_run
@@ -88,6 +89,7 @@ def check_estimate_again(
             "--resume writes all of them, with the same noise and no further charge; a new run does with "
             "--measurements full."
         )
+    _check_parts(run, certified)
     with tempfile.TemporaryDirectory(prefix="opendas-") as folder:
         estimation = estimate_again(run, released, Path(folder), workers=workers, progress=progress)
         _compare(released, Leaves(estimation, run.spine))
@@ -151,6 +153,20 @@ def estimate_again(
         model=run.model(constraints),
         checkpoints=Checkpoints(folder, "again", write_atomic),
         progress=progress,
+    )
+
+
+def _check_parts(run: Run, certified: Mapping[str, Any]) -> None:
+    """The parts of other packages that are certified are installed here."""
+    stated = tuple(Origin.from_dict(part) for part in certified.get("parts", ()))
+    try:
+        found = run.parts
+    except ConfigError as error:
+        raise CheckFailed(f"cannot be re-derived: {error}") from None
+    require(
+        found == stated,
+        f"cannot be re-derived: certified is {'; '.join(map(str, stated)) or 'no part of another package'}, "
+        f"and here is {'; '.join(map(str, found)) or 'none'}.",
     )
 
 
