@@ -219,7 +219,7 @@ def _urban(level: LevelErrors, urban: Grouping) -> dict[str, Any]:
 
 
 def _shares(before: Ints, error: Ints) -> Iterator[dict[str, Any]]:
-    """Yield by how many percentage points the share of each group moves where somebody lives in both."""
+    """Yield by how many percentage points the share of each group moves where someone lives in both."""
     after = before + error
     there = (before.sum(axis=1) > 0) & (after.sum(axis=1) > 0)
     units = int(there.sum())

@@ -43,7 +43,7 @@ MOST_CELLS = 1 << 22
 """A guess has at most so many cells; products made by hand may have more, up to what memory holds."""
 
 MOST_DECLARED = 1_000
-"""Levels of an attribute that somebody names, rather than a guess."""
+"""Levels of an attribute that someone names, rather than a guess."""
 
 _COUNT_NAMES = (
     "count", "counts", "n", "number", "records", "population", "pop", "total", "persons", "people", "freq",
@@ -104,7 +104,7 @@ class TableGuess:
     rows, leaves : int
         0 where the table was not read.
     unsure : tuple of str
-        What the names did not say, and whoever asked should look at.
+        What the names did not say, and anyone who asked should look at.
     """
 
     file: str
