@@ -17,6 +17,7 @@ from opendas.privacy.zcdp import Account
 from opendas.report import views
 from opendas.report.facts import RunFacts
 from opendas.report.guarantee import STAMP_MEANING, guarantees, limits
+from opendas.report.opening import guess_picture, opening
 from opendas.report.pictures import (
     POWER_LEVELS,
     Curve,
@@ -162,6 +163,8 @@ def report_html(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest
         .render(
             certificate=certificate,
             runs=[_run_view(run, texts) for run, texts in zip(runs, guarantees(runs), strict=True)],
+            opening=opening(certificate, runs, digest),
+            guess_picture=guess_picture(runs),
             totals=certificate["totals"],
             scope=certificate["scope"],
             stamps=[(stamp, STAMP_MEANING.get(stamp, "")) for stamp in certificate["stamps"]],

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from fractions import Fraction
 from html.parser import HTMLParser
+from statistics import NormalDist
 
 import pytest
 
 from opendas.custody.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE
+from opendas.privacy.attacker import zcdp_power_bound
 from opendas.report import RunFacts
 from opendas.report.certificate import ReleasedFile, build_certificate
 from opendas.report.html import report_html
+from opendas.report.opening import guess_bound, guess_picture, opening
 from opendas.report.views import TotalMargin, decimal, file_groups, invariant_words, plural, total_margins
 
 DIGEST = "0123456789abcdef" * 4
@@ -254,3 +258,37 @@ def test_tables_with_intervals_are_named(persons: RunFacts) -> None:
     page = report_html(certificate, (persons,), DIGEST).decode()
     assert "<code>tables/P1_tract_intervals.parquet</code>" in page
     assert "P1_tract_intervals.parquet</code></li>" not in made(persons)
+
+
+def test_the_report_opens_with_six_lines_and_a_picture(persons: RunFacts, units: RunFacts) -> None:
+    files = [ReleasedFile("mdf/persons/44001.parquet", 1234, "ab" * 32)]
+    certificate = build_certificate([persons, units], files, version="1", commit="-", issued="2021-04-01")
+    lines = dict(opening(certificate, [persons, units], DIGEST))
+    assert len(lines) == 6
+    assert lines["Released"].startswith("1,052,567 persons and 463,388 housing units, as whole records in ")
+    assert lines["Exact"].startswith("Total of every state (pl94-persons)")
+    assert "opendas replicates" in lines["Not exact"]
+    assert f"person {math.ceil(100 * (guess_bound(persons) or 0))} times in 100" in lines["Protected"]
+    assert DIGEST[:16] in lines["To check"]
+    words = " ".join(" ".join(checked(made(persons, units)).words).split())
+    for title, sentence in lines.items():
+        assert title in words
+        if title != "To check" and title != "Privacy loss":
+            assert sentence in words
+    certificate["files"][0]["path"] = "replicates/pl94-persons.parquet"
+    assert "holds replicates" in dict(opening(certificate, [persons, units], DIGEST))["Not exact"]
+
+
+def test_no_guess_beats_the_bound_of_the_opening(persons: RunFacts, pure: RunFacts) -> None:
+    bound = guess_bound(persons)
+    assert bound is not None
+    assert persons.loss is not None
+    # Gaussian noise of the same rho, and the bound itself at levels that the opening does not look at.
+    gaussian = NormalDist().cdf(math.sqrt(2 * float(persons.loss)) / 2)
+    levels = [number / 997 for number in range(1, 997)]
+    finest = max((1 + zcdp_power_bound(persons.loss, level) - level) / 2 for level in levels)
+    assert gaussian < finest <= bound < finest + 0.02
+    exact = math.exp(float(pure.loss or 0)) / (1 + math.exp(float(pure.loss or 0)))
+    assert exact <= (guess_bound(pure) or 0) < exact + 0.1
+    assert guess_bound(dataclasses.replace(persons, loss=None, stamps=(NOT_FOR_RELEASE,))) is None
+    assert guess_picture([dataclasses.replace(persons, stamps=(NOT_FOR_RELEASE,))]) == ""
