@@ -95,11 +95,7 @@ def common_rows(first: Ints, other: Ints, cells: int, others: int) -> tuple[Ints
     Parameters
     ----------
     first, other : int64 (p,)
-<<<<<<< Updated upstream
         Cell of the one and of the other in which a person is counted, for everybody who may be there.
-=======
-        Cell of the one and of the other in which someone is counted, for everybody who may be there.
->>>>>>> Stashed changes
     cells, others : int
         Numbers of cells.
 

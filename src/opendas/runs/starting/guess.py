@@ -104,11 +104,7 @@ class TableGuess:
     rows, leaves : int
         0 where the table was not read.
     unsure : tuple of str
-<<<<<<< Updated upstream
         What the names did not say, and anyone who asked should look at.
-=======
-        What the names did not say, and the caller should check.
->>>>>>> Stashed changes
     """
 
     file: str
