@@ -441,8 +441,10 @@ def estimate(run: Run, out: str | Path, **options: Any) -> Release:
 def tabulate(
     release: Release,
     tables: Sequence[str],
-    geolevel: str | Sequence[str],
+    geolevel: str | Sequence[str] = (),
     *,
+    blocks: str | Path | None = None,
+    plans: bool = False,
     format: str = "parquet",  # noqa: A002  # the option's name
     intervals: str | float | Fraction | None = None,
     long: bool = False,
@@ -455,15 +457,40 @@ def tabulate(
     into one file with columns geocode, name, geolevel, variable, label, value and margin. With `intervals`,
     a level such as ``"0.90"``, estimate and interval stand beside each count. A table of what the input
     lacks is refused, unless `allow_derived`.
+
+    With `blocks` in place of a geolevel, a file of districts in any published form, one file in long form is
+    written into `to`, called as the file of districts; with `plans`, each column of that file is a plan, or
+    each file of a folder.
     """
     from opendas.custody.folders import holding
     from opendas.runs.facts import issue_certificate
     from opendas.runs.finished_release import exact_level
     from opendas.tables.interval_tables import DEFAULT_CONFIDENCE
+    from opendas.tables.plans import write_plans
     from opendas.tables.tabulate import write_tables
     from opendas.version import issue_date
 
     folder = _path(to)
+    if (blocks is None) != (bool(geolevel) or format == "pl94"):
+        raise ConfigError("tables are made at a geolevel, or of blocks: give one of them.")
+    if blocks is not None:
+        if folder is None or format == "pl94" or intervals is not None:
+            raise ConfigError(
+                "a table of your own districts is no part of the release: give a folder for it (--to), in "
+                "Parquet or CSV. opendas interval --blocks has intervals."
+            )
+        districts = Path(blocks)
+        return (
+            write_plans(
+                release.path,
+                tuple(dict.fromkeys(tables)),
+                districts,
+                many=plans,
+                fmt=format,
+                allow_derived=allow_derived,
+                to=folder,
+            ),
+        )
     confidence = DEFAULT_CONFIDENCE if intervals is None else exact_level(intervals)
     issue_date()  # no table is written that cannot be certified
     with holding(release.path):

@@ -16,7 +16,7 @@ from fuzz.oracle import Defect, Outcome, command
 from fuzz.seeds import MARK, Files, seed
 from opendas.allocation.level_counts import read_level_counts
 from opendas.custody.ledger import Ledger
-from opendas.files.area_files import read_area_file
+from opendas.files.area_files import Blocks, read_area_file
 from opendas.geography.frame import Frame, LevelRule, official_codes
 from opendas.phsafe.config import Mode, read_config
 from opendas.phsafe.run import HouseholdOptions, validate_input
@@ -151,7 +151,7 @@ def _assignment(folder: Path) -> None:
 
 def _areas(folder: Path) -> None:
     for path in sorted(folder.glob("areas.*")):
-        found = read_area_file(path, mini_frame())
+        found = read_area_file(path, Blocks(mini_frame()))
         if not np.isfinite(found.weight).all():
             raise Defect("an accepted weight that is not finite")
 

@@ -24,7 +24,7 @@ from opendas.cli.runs import next_steps, run_answer
 from opendas.custody.ledger_lines import read_lines
 from opendas.engines.checkpoint import Checkpoints
 from opendas.errors import ConfigError, DataError, FormatError, PrivacyError
-from opendas.files.area_files import read_area_file
+from opendas.files.area_files import Blocks, read_area_file
 from opendas.files.geography_files import read_constraints, read_frame, read_product, read_spine
 from opendas.files.parquet import open_parquet, read_metadata, reading
 from opendas.geography.frame import Frame, LevelRule, official_codes
@@ -337,7 +337,7 @@ def test_a_damaged_file_of_blocks(tmp_path: Path) -> None:
     data = seed("areas")["areas.parquet"]
     (tmp_path / "areas.parquet").write_bytes(data[:4] + b"\xff" * 40 + data[44:])
     with pytest.raises(FormatError, match=r"areas\.parquet"):
-        read_area_file(tmp_path / "areas.parquet", mini_frame())
+        read_area_file(tmp_path / "areas.parquet", Blocks(mini_frame()))
 
 
 @pytest.mark.parametrize(
@@ -351,13 +351,13 @@ def test_a_damaged_file_of_blocks(tmp_path: Path) -> None:
 def test_files_of_blocks_with_other_columns(tmp_path: Path, table: pa.Table) -> None:
     pq.write_table(table, tmp_path / "areas.parquet")
     with pytest.raises(DataError, match=r"areas\.parquet"):
-        read_area_file(tmp_path / "areas.parquet", mini_frame())
+        read_area_file(tmp_path / "areas.parquet", Blocks(mini_frame()))
 
 
 def test_names_of_areas_that_are_bytes_are_text(tmp_path: Path) -> None:
     table = pa.table({"geocode": pa.array(["000000"]), "area": pa.array([b"north"])})
     pq.write_table(table, tmp_path / "areas.parquet")
-    assert read_area_file(tmp_path / "areas.parquet", mini_frame()).names == ("north",)
+    assert read_area_file(tmp_path / "areas.parquet", Blocks(mini_frame())).names == ("north",)
 
 
 @pytest.mark.parametrize("text", [b"\xff\xfe", b"{}", b"[]", b'{"runs": [{}]}', b'{"runs": 1}', b"[" * 10**5])

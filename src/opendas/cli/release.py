@@ -57,7 +57,7 @@ def question_options(function: _F) -> _F:
             "--blocks",
             type=click.Path(path_type=Path, dir_okay=False),
             default=None,
-            help="CSV, Parquet or text file of block geocodes; columns area and weight if wanted.",
+            help="Districts: block assignment or equivalency file, table with areas, list, shapes.",
         ),
         click.option(
             "--query", required=True, metavar="Q", help="Table (P1 ... H1) or query group, measured or not."
@@ -161,11 +161,17 @@ def verify_command(
 @click.option(
     "--geolevel",
     "geolevels",
-    required=True,
     multiple=True,
     metavar="LEVEL|CATEGORY",
     help="Geolevel, or entity category such as place. May be repeated.",
 )
+@click.option(
+    "--blocks",
+    type=PATH,
+    default=None,
+    help="In place of a geolevel: a file of districts, as for opendas interval.",
+)
+@click.option("--plans", is_flag=True, help="Each column of that file is a plan, or each file of a folder.")
 @click.option(
     "--format",
     "file_format",
@@ -201,6 +207,8 @@ def tabulate_command(
     out: Path,
     tables: tuple[str, ...],
     geolevels: tuple[str, ...],
+    blocks: Path | None,
+    plans: bool,
     file_format: str,
     intervals: str | None,
     long: bool,
@@ -231,6 +239,8 @@ def tabulate_command(
         release,
         tables=names,
         geolevel=[level.strip() for level in ",".join(geolevels).split(",") if level.strip()],
+        blocks=blocks,
+        plans=plans,
         format=file_format,
         intervals=exact,
         long=long,
@@ -436,7 +446,7 @@ _INTERVAL_COLUMNS = ("geocode", "cell", "count", "estimate", "sd", "lower", "upp
 )
 @question_options
 @click.option(
-    "--skip-unknown", is_flag=True, help="Leave out blocks that the release does not have: they are empty."
+    "--skip-unknown", is_flag=True, help="Leave out blocks that neither release nor official list has."
 )
 @click.option(
     "--selected",

@@ -1,36 +1,59 @@
-"""Sets of leaves that someone drew: a list of geocodes, with or without areas and weights.
+"""Sets of leaves that someone drew: published block assignments, plans, lists; with areas and weights.
+
+One reader for every form in which districts are published or exchanged: the Census Bureau's block assignment
+files (``BLOCKID|DISTRICT``) and block equivalency files (``GEOID,CDFP``; ``GEOID,CD118``), tables of plans
+(``GEOID20,District``) with any delimiter, Parquet, lists of geocodes, all of these in a zip file, and shapes
+of districts. A column that it does not understand is refused: it may be what names the areas.
 
 Axes: ``p`` rows of the file, ``a`` areas.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
-from dataclasses import dataclass
+import io
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pacsv
 
-from opendas.arrays import Floats, Ints
+from opendas.arrays import Codes, Floats, Ints
 from opendas.custody.folders import at_once
 from opendas.errors import ConfigError, EnvironmentFailure, Finding, FormatError, GeographyError
+from opendas.files.official_areas import OfficialAreas
 from opendas.files.parquet import open_parquet, reading
+from opendas.files.shapes import areas_of_points, holds_shapes
 from opendas.geography.frame import Frame
 
-__all__ = ["WHOLE", "AreaWeights", "area_table", "area_weights", "read_area_file"]
+__all__ = ["WHOLE", "AreaWeights", "Blocks", "area_table", "area_weights", "read_area_file", "read_plans"]
 
 WHOLE = "area"
 """Name of the only area of a file without names."""
 
 GEOCODE_COLUMNS = ("geocode", "geoid", "geoid20", "geoid10", "block", "blockid", "geoid_block")
-AREA_COLUMNS = ("area", "district", "name", "areaid")
+AREA_COLUMNS = ("area", "district", "areaid", "name")
 WEIGHT_COLUMNS = ("weight", "share", "fraction")
+_BESIDE = ("statefp", "countyfp", "comptyp")
+"""Columns of official files that stand beside an area's own code."""
+
+_OFFICIAL = re.compile(r"cdfp|cd\d+(fp)?|sldust|sldlst|sld[ul]\d*|(place|cousub|aiannh)(fp|ce)")
+"""Columns of official files with codes of areas."""
+
+_NOWHERE = re.compile(r"Z+")
+"""Codes of official files that say: in no such area."""
+
 MOST_WEIGHT = 1e9
 """Larger ones are no shares of blocks; their squares are where arithmetic ends."""
+
+LONGEST_AREA = 200
+"""Characters of the name of an area."""
 
 _SHOWN = 20
 
@@ -49,7 +72,7 @@ class AreaWeights:
         Position of its leaf in the frame.
     weight : float64 (p,)
     skipped : int
-        Rows left out because the frame does not have their leaf.
+        Rows left out because nobody has heard of their leaf.
     """
 
     names: tuple[str, ...]
@@ -59,179 +82,429 @@ class AreaWeights:
     skipped: int = 0
 
 
-def read_area_file(path: Path, frame: Frame, *, skip_unknown: bool = False) -> AreaWeights:
-    """Read a file of leaf geocodes.
+@dataclass(frozen=True)
+class Blocks:
+    """The leaves that a file may name.
+
+    Parameters
+    ----------
+    frame : Frame
+    official : OfficialAreas or None
+        Official blocks that are no leaves are empty by public facts; a file may list them.
+    skip_unknown : bool
+        Leave out geocodes that neither of them has, instead of refusing them.
+    """
+
+    frame: Frame
+    official: OfficialAreas | None = None
+    skip_unknown: bool = False
+
+    @cached_property
+    def empty(self) -> Codes:
+        """Official blocks that are no leaves, ascending."""
+        if self.official is None:
+            return np.empty(0, dtype=self.frame.geocodes.dtype)
+        return np.setdiff1d(self.official.geocodes(self.frame.leaf), self.frame.geocodes)
+
+    @cached_property
+    def states(self) -> Codes:
+        """Codes of the states that the leaves lie in."""
+        return np.unique(self.frame.geocodes.astype("S2"))
+
+    @cached_property
+    def are_digits(self) -> bool:
+        """Whether all leaves are numbered."""
+        return bool(np.all(np.char.isdigit(self.frame.geocodes)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """A table of text, and where its rows stand.
+
+    Parameters
+    ----------
+    name : str
+        Of the file.
+    columns : mapping of name to Arrow column
+    lines : int64 (p,) or None
+        Line of each row; None where there are none.
+    official : bool
+        A block assignment file of the Census Bureau, by its name.
+    """
+
+    name: str
+    columns: dict[str, Any]
+    lines: Ints | None = None
+    official: bool = False
+
+    @classmethod
+    def of_lists(cls, name: str, lines: Ints | None = None, **columns: Sequence[Any]) -> _Rows:
+        """Return columns that are lists of text."""
+        texts = {key: pa.array([_text(value) for value in values]) for key, values in columns.items()}
+        return cls(name, texts, lines)
+
+    def values(self, column: str) -> list[Any]:
+        """Return a column, None where it is empty."""
+        return [None if value == "" else value for value in self.columns[column].to_pylist()]
+
+    def line(self, row: int) -> int | None:
+        """Return the line of a row."""
+        return None if self.lines is None else int(self.lines[row])
+
+
+def read_area_file(path: Path, blocks: Blocks) -> AreaWeights:
+    """Read a file of leaf geocodes, or of shapes.
 
     Parameters
     ----------
     path : Path
-        CSV or Parquet with a column ``geocode`` (or ``GEOID``, ``GEOID20``, ``block`` ...) and, if wanted,
-        ``area`` (or ``district``) and ``weight``; or a text file with one geocode a line. A row without an
-        area is in none.
-    frame : Frame
-        The public leaves.
-    skip_unknown : bool
-        Leave out geocodes that the frame does not have, instead of refusing them. A census frame holds no
-        block without housing units and group quarters: such a block is empty, by public facts.
+        A table, as text with ``,``, ``;``, ``|`` or a tab between its fields, or as Parquet, with a column
+        ``geocode`` (or ``GEOID``, ``GEOID20``, ``BLOCKID`` ...), at most one column that names areas,
+        whatever its own name, and at most one called ``weight``. A row without an area is in none. Or a
+        text file with one geocode a line; a zip file with one of these in it (``FILES.zip:CD`` takes the
+        member whose name ends so); or a GeoPackage, a GeoJSON file or a shapefile: a block lies in the area
+        that its representative point lies in.
+    blocks : Blocks
 
     Raises
     ------
     ConfigError
         If there is no such file.
     FormatError
-        If it has another form, or a weight is no number.
+        If it has another form, a column that is not understood, or a weight that is no number.
     GeographyError
         If a geocode is unknown, or there twice in one area.
     """
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such file of blocks.")
-    with reading(path):
-        return area_table(_read_table(path), frame, name=path.name, skip_unknown=skip_unknown)
+    return _areas(_rows(path, blocks), blocks)
 
 
-def area_table(table: Any, frame: Frame, *, name: str = "blocks", skip_unknown: bool = False) -> AreaWeights:
+def read_plans(path: Path, blocks: Blocks) -> Iterator[tuple[str, AreaWeights]]:
+    """Yield (name, areas) of many plans, one at a time.
+
+    Parameters
+    ----------
+    path : Path
+        A table with a column of geocodes, of which every other column is a plan; or a folder with a file for
+        each plan, as for :func:`read_area_file`.
+    blocks : Blocks
+
+    Raises
+    ------
+    ConfigError, FormatError, GeographyError
+        As :func:`read_area_file`.
+    """
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.is_file() and file.name[0] != ".")
+        if not files:
+            raise ConfigError(f"{path}: a folder of plans without a file in it.")
+        for file in files:
+            yield file.stem, read_area_file(file, blocks)
+        return
+    rows = _rows(path, blocks)
+    code = _code_column(rows, blocks)
+    plans = [column for column in rows.columns if column != code]
+    if not plans:
+        raise FormatError(f"{rows.name}: no column beside the geocodes, and each is a plan.")
+    known = _Known.of(rows.values(code), rows, blocks)
+    for plan in plans:
+        yield plan, known.areas(_area_names(rows.values(plan), rows), None, rows, blocks)
+
+
+def area_table(table: Any, blocks: Blocks, *, name: str = "blocks") -> AreaWeights:
     """Resolve an Arrow table with the columns of :func:`read_area_file`."""
-    names = {column.strip().lower(): column for column in table.column_names}
-    code = next((names[column] for column in GEOCODE_COLUMNS if column in names), None)
-    if code is None:
-        if table.num_columns > 1:
-            raise FormatError(
-                f"{name}: no column with geocodes; expected one called {', '.join(GEOCODE_COLUMNS[:4])}."
-            )
-        if table.num_columns == 0:
-            raise FormatError(f"{name}: it has no column.")
-        code = table.column_names[0]
-        if code.strip().isdigit() or code.strip().encode("utf-8") in frame.geocodes:
-            raise FormatError(
-                f"{name}: its first line is a geocode, and would be taken for the name of the column. Put a "
-                "line 'geocode' above it, or call the file .txt."
-            )
-    area = next((names[column] for column in AREA_COLUMNS if column in names and names[column] != code), None)
-    weight = next((names[column] for column in WEIGHT_COLUMNS if column in names), None)
-    codes = table.column(code)
-    if codes.null_count:
-        raise FormatError(f"{name}: a row without a geocode.")
-    text = [_text(value) for value in codes.to_pylist()]
-    weights = None if weight is None else _numbers(table.column(weight), name)
-    areas = None
-    if area is not None:
-        given = [None if value is None else _text(value) for value in table.column(area).to_pylist()]
-        inside = [i for i, value in enumerate(given) if value]
-        areas = [value for value in given if value]
-        text = [text[i] for i in inside]
-        weights = None if weights is None else weights[inside]
-    return area_weights(frame, text, areas, weights, name=name, skip_unknown=skip_unknown)
+    return _areas(_Rows(name, {column: table.column(column) for column in table.column_names}), blocks)
 
 
 def area_weights(
-    frame: Frame,
-    geocodes: Sequence[str],
-    areas: Sequence[str] | None = None,
-    weights: Sequence[float] | Floats | None = None,
-    *,
-    name: str = "blocks",
-    skip_unknown: bool = False,
+    blocks: Blocks, geocodes: Sequence[str], areas: Sequence[str] | None = None, *, name: str = "blocks"
 ) -> AreaWeights:
-    """Resolve geocodes of leaves, areas and weights; see :func:`read_area_file`.
+    """Resolve geocodes of leaves, and the areas of each; see :func:`read_area_file`.
 
     Numbers lose their leading zeros in many programs: a geocode of digits that is too short gets them back.
     """
-    if len(geocodes) == 0:
-        raise FormatError(f"{name}: it names no block.")
-    width = frame.geocodes.dtype.itemsize
-    digits = bool(np.all(np.char.isdigit(frame.geocodes)))
-    fixed = [code.zfill(width) if digits and code.isdigit() else code for code in geocodes]
-    wanted = np.array([code.encode("utf-8") for code in fixed])
-    position = np.minimum(np.searchsorted(frame.geocodes, wanted), len(frame) - 1)
-    known = frame.geocodes[position] == wanted
-    if not known.all() and not skip_unknown:
-        lost = np.unique(wanted[~known])
-        raise GeographyError(
-            f"{name}: {len(lost)} of its geocodes are no {frame.leaf}s of this release. Blocks without "
-            "housing units and group quarters are in no release, as they are empty; leave them out, or let "
-            "--skip-unknown do it.",
-            [Finding(name, None, "geocode", f"unknown {code.decode()}") for code in lost[:_SHOWN]],
-        )
-    if not known.any():
-        raise GeographyError(f"{name}: none of its geocodes is a {frame.leaf} of this release.")
-    order = dict.fromkeys(areas) if areas is not None else {WHOLE: None}
-    number = {area: i for i, area in enumerate(order)}
-    which = np.array(
-        [number[area] for area in areas] if areas is not None else [0] * len(fixed), dtype=np.int64
+    rows = (
+        _Rows.of_lists(name, geocode=geocodes)
+        if areas is None
+        else (_Rows.of_lists(name, geocode=geocodes, area=areas))
     )
-    each = np.ones(len(fixed)) if weights is None else np.asarray(weights, dtype=np.float64)
-    if not bool(np.isfinite(each).all()):
-        raise FormatError(f"{name}: a weight that is no finite number.")
-    if bool(np.any(np.abs(each) > MOST_WEIGHT)):
-        raise FormatError(f"{name}: a weight beyond {MOST_WEIGHT:.0e}; expected something like a share.")
-    which, leaf, each = which[known], position[known].astype(np.int64), each[known]
-    _refuse_repeats(which, leaf, tuple(order), frame, name)
-    return AreaWeights(tuple(order), which, leaf, each, int((~known).sum()))
+    return _areas(rows, blocks)
 
 
-def _refuse_repeats(
-    which: Ints,
-    leaf: Ints,
-    names: tuple[str, ...],
-    frame: Frame,
-    name: str,
-) -> None:
-    pairs = which * len(frame) + leaf
-    found, counts = np.unique(pairs, return_counts=True)
-    if bool(np.any(counts > 1)):
-        twice = found[counts > 1]
-        raise GeographyError(
-            f"{name}: {len(twice)} geocodes are there twice.",
-            [
-                Finding(
-                    name,
-                    None,
-                    "geocode",
-                    f"{frame.geocodes[pair % len(frame)].decode()} twice in {names[pair // len(frame)]}",
-                )
-                for pair in twice[:_SHOWN].tolist()
-            ],
+def _areas(rows: _Rows, blocks: Blocks) -> AreaWeights:
+    """Find out which column is which, and resolve them."""
+    code = _code_column(rows, blocks)
+    others = {column.strip().lower(): column for column in rows.columns if column != code}
+    weight = next((others.pop(column) for column in WEIGHT_COLUMNS if column in others), None)
+    county = others.get("countyfp")
+    left = [column for key, column in others.items() if key not in _BESIDE]
+    if len(left) > 1:
+        raise FormatError(
+            f"{rows.name}: {', '.join(left)}: which of these columns names the areas? Keep one of them "
+            "beside the geocodes (and one called weight, if blocks count in part); opendas tabulate --plans "
+            "takes each for a plan."
         )
+    names = _area_names(rows.values(left[0]), rows) if left else None
+    texts = rows.values(code)
+    if names is not None and (rows.official or _OFFICIAL.fullmatch(left[0].strip().lower())):
+        names = _official_names(names, texts, None if county is None else rows.values(county), blocks)
+        rows, names, texts = _in_states(rows, names, texts, blocks)
+    numbers = None if weight is None else _numbers(rows.values(weight), rows.name)
+    return _Known.of(texts, rows, blocks).areas(names, numbers, rows, blocks)
 
 
-def _read_table(path: Path) -> Any:
-    if path.suffix.lower() == ".parquet":
-        return open_parquet(path).read()
+def _code_column(rows: _Rows, blocks: Blocks) -> str:
+    names = {column.strip().lower(): column for column in rows.columns}
+    if not names:
+        raise FormatError(f"{rows.name}: it has no column.")
+    code = next((names[column] for column in GEOCODE_COLUMNS if column in names), None)
+    if code is not None:
+        return code
+    first = next(iter(rows.columns))
+    if first.strip().isdigit() or first.strip().encode() in blocks.frame.geocodes:
+        raise FormatError(
+            f"{rows.name}: its first line is a geocode, and would be taken for the name of the column. Put a "
+            "line 'geocode' above it, or call the file .txt."
+        )
+    if len(names) > 1:
+        raise FormatError(
+            f"{rows.name}: no column with geocodes among {', '.join(rows.columns)}; expected one called "
+            f"{', '.join(GEOCODE_COLUMNS[:4])} or BLOCKID."
+        )
+    return first
+
+
+def _area_names(values: Sequence[object], rows: _Rows) -> list[str]:
+    """Return the name of each row's area, empty where it is in none."""
+    found = ["" if value is None else _text(value) for value in values]
+    if any(len(name) > LONGEST_AREA for name in found):
+        raise FormatError(f"{rows.name}: a name of an area has more than {LONGEST_AREA} characters.")
+    return found
+
+
+def _official_names(
+    names: list[str], codes: Sequence[object], counties: Sequence[object] | None, blocks: Blocks
+) -> list[str]:
+    """Return the codes of official areas with what makes them unique in the release before them."""
+    if counties is not None:
+        names = [name and _text(county) + name for name, county in zip(names, counties, strict=True)]
+    if len(blocks.states) > 1:
+        names = [name and _text(code)[:2] + name for name, code in zip(names, codes, strict=True)]
+    return ["" if _NOWHERE.fullmatch(name[-2:]) else name for name in names]
+
+
+def _in_states(
+    rows: _Rows, names: list[str], texts: list[Any], blocks: Blocks
+) -> tuple[_Rows, list[str], list[Any]]:
+    """Leave out rows of other states than the release's: official files may be of the nation."""
+    states = {state.decode() for state in blocks.states.tolist()}
+    kept = [row for row, text in enumerate(texts) if text is None or _text(text)[:2] in states]
+    if len(kept) in (0, len(texts)):
+        return rows, names, texts
+    lines = None if rows.lines is None else rows.lines[kept]
+    columns = {name: column.take(pa.array(kept)) for name, column in rows.columns.items()}
+    rows = replace(rows, columns=columns, lines=lines)
+    return rows, [names[row] for row in kept], [texts[row] for row in kept]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """Geocodes of a file, found among the leaves: position (p,), and whether each row's is a leaf (p,)."""
+
+    position: Ints
+    is_leaf: Any
+    skipped: int
+
+    @classmethod
+    def of(cls, texts: Sequence[Any], rows: _Rows, blocks: Blocks) -> _Known:
+        """Find geocodes.
+
+        Raises
+        ------
+        FormatError, GeographyError
+        """
+        frame = blocks.frame
+        if any(text is None for text in texts):
+            raise FormatError(f"{rows.name}: a row without a geocode.")
+        if not texts:
+            raise FormatError(f"{rows.name}: it names no {frame.leaf}.")
+        width = frame.geocodes.dtype.itemsize
+        plain = [_text(text) for text in texts]
+        fixed = [code.zfill(width) if blocks.are_digits and code.isdigit() else code for code in plain]
+        wanted = np.array([code.encode("utf-8") for code in fixed])
+        position, is_leaf = _found(wanted, frame.geocodes)
+        is_empty = _found(wanted, blocks.empty)[1]
+        unknown = np.flatnonzero(~is_leaf & ~is_empty)
+        if len(unknown) and not blocks.skip_unknown:
+            _refuse_unknown(unknown, wanted, rows, blocks)
+        if not (is_leaf | is_empty).any():
+            raise GeographyError(f"{rows.name}: none of its geocodes is a {frame.leaf} of this release.")
+        return cls(position, is_leaf, len(unknown))
+
+    def areas(
+        self, names: list[str] | None, weights: Floats | None, rows: _Rows, blocks: Blocks
+    ) -> AreaWeights:
+        """Return the areas that the rows are in."""
+        inside = np.ones(len(self.position), dtype=bool)
+        order: tuple[str, ...] = (WHOLE,)
+        which = np.zeros(len(inside), dtype=np.int64)
+        if names is not None:
+            order = tuple(dict.fromkeys(name for name in names if name))
+            number = {name: i for i, name in enumerate(order)}
+            which = np.array([number.get(name, -1) for name in names], dtype=np.int64)
+            inside = which >= 0
+        if not inside.any():
+            raise FormatError(f"{rows.name}: it names no {blocks.frame.leaf} of an area.")
+        pairs = np.where(inside & self.is_leaf, which * len(blocks.frame) + self.position, -1)
+        _refuse_repeats(pairs, order, rows, blocks)
+        kept = np.flatnonzero(pairs >= 0)
+        each = np.ones(len(kept)) if weights is None else weights[kept]
+        return AreaWeights(order, which[kept], self.position[kept], each, self.skipped)
+
+
+def _found(wanted: Codes, ascending: Codes) -> tuple[Ints, Any]:
+    """Return the position of each code, and whether it is there."""
+    if len(ascending) == 0:
+        return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)
+    position = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
+    return position.astype(np.int64), ascending[position] == wanted
+
+
+def _refuse_unknown(unknown: Ints, wanted: Codes, rows: _Rows, blocks: Blocks) -> None:
+    leaf = blocks.frame.leaf
+    why = (
+        ""
+        if blocks.official is not None
+        else (f" It does not say which {leaf}s are empty; leave them out, or let --skip-unknown do it.")
+    )
+    raise GeographyError(
+        f"{rows.name}: {len(np.unique(wanted[unknown]))} of its geocodes are no {leaf}s of this release."
+        + why,
+        [
+            Finding(rows.name, rows.line(row), "geocode", f"unknown {wanted[row].decode()}")
+            for row in unknown[:_SHOWN].tolist()
+        ],
+    )
+
+
+def _refuse_repeats(pairs: Ints, names: tuple[str, ...], rows: _Rows, blocks: Blocks) -> None:
+    order = np.argsort(pairs, kind="stable")
+    again = order[1:][(pairs[order][1:] == pairs[order][:-1]) & (pairs[order][1:] >= 0)]
+    if len(again) == 0:
+        return
+    frame = blocks.frame
+    raise GeographyError(
+        f"{rows.name}: {len(again)} geocodes are there twice.",
+        [
+            Finding(
+                rows.name,
+                rows.line(row),
+                "geocode",
+                f"{frame.geocodes[leaf].decode()} twice in {names[area]}",
+            )
+            for row in np.sort(again)[:_SHOWN].tolist()
+            for area, leaf in [divmod(int(pairs[row]), len(frame))]
+        ],
+    )
+
+
+_MEMBER = re.compile(r"BlockAssign_ST\d\d_[A-Z]{2}_(\w+?)\.txt$", re.IGNORECASE)
+
+
+def _rows(path: Path, blocks: Blocks) -> _Rows:
+    """Read a file into a table of text."""
+    archive, _, member = str(path).rpartition(".zip:")
+    if not path.is_file() and archive:
+        return _in_zip(Path(f"{archive}.zip"), member)
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file of {blocks.frame.leaf}s.")
+    with reading(path):
+        if holds_shapes(path):
+            return _of_shapes(path, blocks)
+        if path.suffix.lower() == ".zip":
+            return _in_zip(path, "")
+        if path.suffix.lower() == ".parquet":
+            table = open_parquet(path).read()
+            return _Rows(path.name, {name: table.column(name) for name in table.column_names})
+        try:
+            with open(path, "rb", opener=at_once) as file:
+                return _of_text(path.name, file.read())
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"{path.name} cannot be read: {error.strerror or 'read error'}."
+            ) from error
+
+
+def _of_shapes(path: Path, blocks: Blocks) -> _Rows:
+    official, leaf = blocks.official, blocks.frame.leaf
+    points = {} if official is None else official.points(leaf)
+    if not points:
+        raise ConfigError(
+            f"{path.name}: which {leaf}s lie in a shape is told by the point that the header of a "
+            f"redistricting file gives for each, and this release has none. Give a list of {leaf}s."
+        )
+    pairs = areas_of_points(path, (*AREA_COLUMNS, "geoid20", "geoid10", "geoid"), points)
+    return _Rows.of_lists(path.name, geocode=[code for code, _ in pairs], area=[area for _, area in pairs])
+
+
+def _in_zip(path: Path, ending: str) -> _Rows:
+    """Read the one text file of a zip file, or the one that is called so."""
     try:
-        with open(path, "rb", opener=at_once) as file:
-            data = file.read()
+        with zipfile.ZipFile(path) as archive:
+            names = [n for n in archive.namelist() if n.lower().endswith((".txt", ".csv"))]
+            wanted = [n for n in names if Path(n).stem.lower().endswith(ending.lower())]
+            exact = [n for n in wanted if Path(n).stem.lower().endswith(f"_{ending.lower()}")]
+            chosen = exact if len(exact) == 1 else wanted
+            if len(chosen) != 1:
+                raise FormatError(
+                    f"{path.name}: {len(chosen)} of its files are called so ({', '.join(names)[:300]}). Name "
+                    f"one of them behind a colon: {path.name}:CD."
+                )
+            return _of_text(f"{path.name}!{chosen[0]}", archive.read(chosen[0]))
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError) as error:
+        raise FormatError(f"{path.name}: no whole zip file, or an encrypted one.") from error
     except OSError as error:
-        raise EnvironmentFailure(f"{path.name} cannot be read: {error.strerror or 'read error'}.") from error
+        raise ConfigError(f"{path}: no such file of blocks.") from error
+
+
+def _of_text(name: str, data: bytes) -> _Rows:
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise FormatError(f"{path.name}: not a text file.") from error
+        raise FormatError(f"{name}: not a text file.") from error
+    places = np.array([number for number, line in enumerate(lines, start=1) if line.strip()], dtype=np.int64)
     lines = [line for line in lines if line.strip()]
     if not lines:
-        raise FormatError(f"{path.name}: it is empty.")
-    if path.suffix.lower() == ".txt" and "," not in lines[0]:
-        if lines[0].strip().lower() in GEOCODE_COLUMNS:
-            lines = lines[1:]
-        return pa.table({"geocode": pa.array([line.strip() for line in lines], pa.string())})
-    try:
-        rows = list(csv.reader(lines))
-    except csv.Error as error:
-        raise FormatError(f"{path.name}: not a table of comma-separated values: {error}.") from error
-    header = [name.strip() for name in rows[0]]
+        raise FormatError(f"{name}: it is empty.")
+    delimiter = max(",|;\t", key=lines[0].count)
+    if name.lower().endswith(".txt") and delimiter not in lines[0]:
+        start = int(lines[0].strip().lower() in GEOCODE_COLUMNS)
+        return _Rows.of_lists(name, places[start:], geocode=lines[start:])
+    header = [field.strip().strip('"') for field in lines[0].split(delimiter)]
     if len(set(header)) != len(header):
-        raise FormatError(f"{path.name}: two columns have one name.")
-    wrong = next((number for number, row in enumerate(rows, start=1) if len(row) != len(header)), None)
-    if wrong is not None:
-        raise FormatError(
-            f"{path.name}, line {wrong}: {len(rows[wrong - 1])} fields, and the first line has {len(header)}."
+        raise FormatError(f"{name}: two columns have one name.")
+    columns = _columns(name, header, delimiter, lines, places)
+    return _Rows(name, columns, places[1:], _MEMBER.search(name) is not None)
+
+
+def _columns(name: str, header: list[str], delimiter: str, lines: list[str], places: Ints) -> dict[str, Any]:
+    if len(lines) == 1:
+        return {column: pa.array([], pa.string()) for column in header}
+    try:
+        table = pacsv.read_csv(
+            io.BytesIO("\n".join(lines[1:]).encode("utf-8")),
+            pacsv.ReadOptions(column_names=header),
+            pacsv.ParseOptions(delimiter=delimiter),
+            pacsv.ConvertOptions(column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=False),
         )
-    columns = zip(*rows[1:], strict=True) if len(rows) > 1 else ([] for _ in header)
-    return pa.table(
-        {
-            name: pa.array([value.strip() or None for value in values], pa.string())
-            for name, values in zip(header, columns, strict=True)
-        }
-    )
+    except pa.ArrowInvalid as error:
+        counts = [line.count(delimiter) + 1 for line in lines]
+        wrong = next((row for row, count in enumerate(counts) if count != len(header)), 1)
+        raise FormatError(
+            f"{name}, line {places[wrong]}: {counts[wrong]} fields, and the first line has {len(header)}."
+        ) from error
+    return {
+        column: pc.utf8_trim_whitespace(texts) for column, texts in zip(header, table.columns, strict=True)
+    }
 
 
 def _text(code: object) -> str:
@@ -239,11 +512,15 @@ def _text(code: object) -> str:
     return (code.decode("utf-8", "replace") if isinstance(code, bytes) else str(code)).strip()
 
 
-def _numbers(column: Any, name: str) -> Floats:
-    try:
-        found = pc.cast(column, pa.float64())
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise FormatError(f"{name}: a weight that is no number.") from error
-    if found.null_count:
+def _numbers(values: Sequence[Any], name: str) -> Floats:
+    if any(value is None for value in values):
         raise FormatError(f"{name}: a row without a weight.")
-    return np.asarray(found, dtype=np.float64)
+    try:
+        found = np.array([float(value) for value in values], dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"{name}: a weight that is no number.") from error
+    if not bool(np.isfinite(found).all()):
+        raise FormatError(f"{name}: a weight that is no finite number.")
+    if bool(np.any(np.abs(found) > MOST_WEIGHT)):
+        raise FormatError(f"{name}: a weight beyond {MOST_WEIGHT:.0e}; expected something like a share.")
+    return found

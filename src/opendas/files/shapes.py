@@ -6,6 +6,7 @@ point inside the block that the Census Bureau publishes with it (INTPTLAT, INTPT
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,20 @@ from typing import Any
 import numpy as np
 
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
+from opendas.files.parquet import open_parquet
 
-__all__ = ["SHAPE_SUFFIXES", "areas_of_points", "points_frame", "read_shapes", "shape_layers", "shapes_frame"]
+__all__ = [
+    "SHAPE_SUFFIXES",
+    "areas_of_points",
+    "holds_shapes",
+    "points_frame",
+    "read_shapes",
+    "shape_layers",
+    "shapes_frame",
+]
 
-SHAPE_SUFFIXES = (".geojson", ".gpkg", ".shp", ".fgb", ".parquet")
-"""Files that hold shapes; a zip file with a shapefile in it does, too."""
+SHAPE_SUFFIXES = (".geojson", ".gpkg", ".shp", ".fgb")
+"""Files that hold shapes; see :func:`holds_shapes` of others that may."""
 
 _NAD83 = "EPSG:4269"
 """Coordinates of the Census Bureau."""
@@ -31,6 +41,17 @@ def _geopandas() -> Any:
     except ImportError as error:
         raise EnvironmentFailure("geopandas is not installed; pip install 'opendas[maps]'.") from error
     return geopandas
+
+
+def holds_shapes(path: Path) -> bool:
+    """Return whether a file is one of shapes: by its name, a zip file with a shapefile, or GeoParquet."""
+    suffix = path.suffix.lower()
+    if suffix == ".zip" and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            return any(name.lower().endswith((".shp", ".gpkg", ".geojson")) for name in archive.namelist())
+    if suffix == ".parquet":
+        return b"geo" in (open_parquet(path).metadata.metadata or {})
+    return suffix in SHAPE_SUFFIXES
 
 
 def read_shapes(path: Path, layer: str | None = None) -> Any:

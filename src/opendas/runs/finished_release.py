@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from opendas.files.area_files import AreaWeights
     from opendas.files.nmf.public_totals import PublicTotals
+    from opendas.files.official_areas import OfficialAreas
     from opendas.tables.figures import FunctionOfCounts
     from opendas.tables.interval_tables import MeasuredProduct
     from opendas.verify.check import Check
@@ -252,24 +253,27 @@ class NoisyFile:
         exact = exact_level(level)
         measured, name = self._measured(query)
         measured.table(name)
-        areas = areas_of(blocks, measured.tree.frame, skip_unknown)
+        areas = areas_of(blocks, measured.tree.frame, skip_unknown, measured.official)
         return Table(measured.of_areas(name, areas, exact, selected=selected))
 
 
-def areas_of(blocks: Any, frame: Frame, skip_unknown: bool) -> AreaWeights:
-    """Resolve sets of leaves, given as :meth:`NoisyFile.interval` takes them."""
-    from opendas.files.area_files import area_table, area_weights, read_area_file
+def areas_of(
+    blocks: Any, frame: Frame, skip_unknown: bool, official: OfficialAreas | None = None
+) -> AreaWeights:
+    """Return the areas of a file, a list of geocodes, or a frame with a column ``geocode``."""
+    from opendas.files.area_files import Blocks, area_table, area_weights, read_area_file
 
+    known = Blocks(frame, official, skip_unknown)
     if isinstance(blocks, str | Path):
-        return read_area_file(Path(blocks), frame, skip_unknown=skip_unknown)
+        return read_area_file(Path(blocks), known)
     if hasattr(blocks, "__arrow_c_stream__"):
-        return area_table(pa.table(blocks), frame, skip_unknown=skip_unknown)
+        return area_table(pa.table(blocks), known)
     if isinstance(blocks, Mapping):
-        return area_table(pa.table(dict(blocks)), frame, skip_unknown=skip_unknown)
+        return area_table(pa.table(dict(blocks)), known)
     if not isinstance(blocks, Sequence | np.ndarray):
         raise ConfigError("blocks are a file, a list of geocodes, or a frame with a column geocode.")
     codes = [code.decode() if isinstance(code, bytes) else str(code) for code in blocks]
-    return area_weights(frame, codes, skip_unknown=skip_unknown)
+    return area_weights(known, codes)
 
 
 class Release:
@@ -510,7 +514,11 @@ class Release:
         if (geolevel is None) == (blocks is None):
             raise ConfigError("give either geolevel or blocks.")
         released, name, _ = find_table(self._files, query)
-        where = areas_of(blocks, released.frame, False) if geolevel is None else geolevel
+        where: str | AreaWeights
+        if geolevel is None:
+            where = areas_of(blocks, released.frame, False, released.official)
+        else:
+            where = geolevel
         return Table(margins_of(Replicated.of(released), name, where, exact_level(level), of))
 
     def replicate_weights(self, query: str, *, geolevel: str) -> Table:

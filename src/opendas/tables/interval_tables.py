@@ -29,6 +29,7 @@ from opendas.files.nmf.bureau_tree import BureauFile
 from opendas.files.nmf.public_totals import PublicTotals
 from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.nmf.summary import summary_of_file, summary_of_tree
+from opendas.files.official_areas import OfficialAreas
 from opendas.files.parquet import text_column
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.geography.frame import Grouping
@@ -114,6 +115,11 @@ class MeasuredProduct:
         """What tells measurements of one file apart: the product, and what they were summed to."""
         groups = () if self.margin is None else self.margin.groups
         return b"/".join([self.tree.product.name.encode(), *(group.tobytes() for group in groups)])
+
+    @property
+    def official(self) -> OfficialAreas | None:
+        """The official areas, those without a leaf too, where the release lists them."""
+        return None if self.released is None else self.released.official
 
     @cached_property
     def estimates(self) -> EstimateSource:

@@ -63,9 +63,13 @@ __all__ = [
     "margins",
     "matching_row",
     "percent_text",
+    "stamped",
     "table_batches",
     "table_request",
     "tabulate",
+    "variables_of",
+    "write_arrow",
+    "write_cells",
     "write_long",
     "write_table",
     "write_tables",
@@ -123,13 +127,12 @@ class TableRequest:
     measured: MeasuredProduct | None = None
     replicates: int = 0
 
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """Names of the columns that tell tables apart: those of a query group after its own name."""
-        table = self.table
-        if table.name in published_tables(self.released.product.layout):
-            return table.columns
-        return tuple(f"{table.name}: {column}" for column in table.columns)
+
+def variables_of(released: ReleasedProduct, table: Table) -> tuple[str, ...]:
+    """Return the names of a table's columns that tell tables apart: of a query group, after its own name."""
+    if table.name in published_tables(released.product.layout):
+        return table.columns
+    return tuple(f"{table.name}: {column}" for column in table.columns)
 
 
 def file_name(stem: str, fmt: str) -> str:
@@ -365,13 +368,14 @@ def write_table(
     path = folder / file_name(request.stem, fmt)
     batches = table_batches(request)
     if fmt == "parquet":
-        _write_parquet(path, batches, _metadata(request))
+        write_arrow(path, batches, _metadata(request))
     else:
-        _write_csv(path, _named(request, batches))
+        write_cells(path, _named(request, batches))
     return path
 
 
-def _write_parquet(path: Path, batches: Iterator[pa.Table], metadata: dict[str, object]) -> None:
+def write_arrow(path: Path, batches: Iterator[pa.Table], metadata: dict[str, object]) -> None:
+    """Write batches of one schema, at least one, as Parquet."""
     first = next(batches)
     with parquet_sink(path, first.schema, metadata=metadata) as sink:
         sink.write(first)
@@ -379,7 +383,8 @@ def _write_parquet(path: Path, batches: Iterator[pa.Table], metadata: dict[str, 
             sink.write(batch)
 
 
-def _write_csv(path: Path, batches: Iterator[pa.Table]) -> None:
+def write_cells(path: Path, batches: Iterator[pa.Table]) -> None:
+    """Write batches of one schema, at least one, as CSV that a spreadsheet shows and does not compute."""
     first = next(batches)
     header = io.StringIO()
     csv.writer(header, lineterminator="\n").writerow(map(cell_text, first.schema.names))
@@ -407,11 +412,11 @@ def _named(request: TableRequest, batches: Iterator[pa.Table]) -> Iterator[pa.Ta
             if texts is not None:
                 values = pa.array(texts[start:stop], pa.string())
                 batch = batch.add_column(min(place, batch.column_names.index("GEOID")), column, values)
-        yield _stamped(batch, request.released.stamps)
+        yield stamped(batch, request.released.stamps)
         start = stop
 
 
-def _stamped(batch: pa.Table, stamps: Sequence[str]) -> pa.Table:
+def stamped(batch: pa.Table, stamps: Sequence[str]) -> pa.Table:
     """Return a batch with the stamps in a last column, if there are any."""
     if not stamps:
         return batch
@@ -425,7 +430,7 @@ def _long_batches(requests: Sequence[TableRequest], *, for_csv: bool) -> Iterato
     """
     stamps = tuple(dict.fromkeys(stamp for one in requests for stamp in one.released.stamps))
     empty = LONG_SCHEMA.empty_table()
-    yield _stamped(empty.append_column("geo_id", pa.array([], pa.string())), stamps) if for_csv else empty
+    yield stamped(empty.append_column("geo_id", pa.array([], pa.string())), stamps) if for_csv else empty
     for request in requests:
         names, ids = area_names(request.released.frame, request.released.official, request.grouping), None
         if for_csv:
@@ -439,7 +444,7 @@ def _long_batches(requests: Sequence[TableRequest], *, for_csv: bool) -> Iterato
                 bytes_column(request.grouping.geocodes[start:stop]).take(pa.array(geounit)),
                 pa.array(names[start:stop], pa.string()).take(pa.array(geounit)),
                 pa.array([request.grouping.geolevel], pa.string()).take(pa.array(np.zeros_like(cell))),
-                pa.array(request.variables, pa.string()).take(pa.array(cell)),
+                pa.array(variables_of(request.released, request.table), pa.string()).take(pa.array(cell)),
                 pa.array(request.table.labels, pa.string()).take(pa.array(cell)),
                 pa.array(np.ascontiguousarray(counts).ravel()),
                 pa.nulls(len(cell), pa.int64())
@@ -449,7 +454,7 @@ def _long_batches(requests: Sequence[TableRequest], *, for_csv: bool) -> Iterato
             batch = pa.Table.from_arrays(columns, schema=LONG_SCHEMA)
             if ids is not None:
                 texts = pa.array(ids[start:stop], pa.string()).take(pa.array(geounit))
-                batch = _stamped(batch.append_column("geo_id", texts), stamps)
+                batch = stamped(batch.append_column("geo_id", texts), stamps)
             yield batch
 
 
@@ -467,7 +472,7 @@ def _long_requests(
         for name in tables
     ]
     first = requests[: len(tables)]
-    variables = [variable for request in first for variable in request.variables]
+    variables = [name for request in first for name in variables_of(request.released, request.table)]
     if len(set(variables)) < len(variables):
         raise ConfigError(
             f"{', '.join(tables)}: two of these have a variable of one name; give them one by one."
@@ -513,7 +518,7 @@ def write_long(
     path = folder / file_name(f"{','.join(slugs)}_{','.join(geolevels)}{LONG}", fmt)
     batches = _long_batches(requests, for_csv=fmt == "csv")
     if fmt == "csv":
-        _write_csv(path, batches)
+        write_cells(path, batches)
         return path
     metadata: dict[str, object] = {
         "format": "opendas long table 1",
@@ -523,7 +528,7 @@ def write_long(
         "confidence": str(DEFAULT_CONFIDENCE),
         "stamps": list(dict.fromkeys(stamp for one in requests for stamp in one.released.stamps)),
     }
-    _write_parquet(path, batches, metadata)
+    write_arrow(path, batches, metadata)
     return path
 
 

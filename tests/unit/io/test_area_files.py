@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
+import geopandas as gpd
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from shapely.geometry import box
 
 from opendas.errors import ConfigError, FormatError, GeographyError
-from opendas.files.area_files import area_weights, read_area_file
+from opendas.files.area_files import Blocks, area_weights, read_area_file, read_plans
+from opendas.files.official_areas import OfficialAreas
 from opendas.geography.frame import Frame
 
 CODES = ("010010201001000", "010010201001001", "010010201002000")
-FRAME = Frame(np.array(CODES, dtype="S15"), {}, "block")
+FRAME = Blocks(Frame(np.array(CODES, dtype="S15"), {}, "block"))
 
 
 def write(folder: Path, text: str, name: str = "blocks.csv") -> Path:
@@ -27,7 +31,6 @@ def write(folder: Path, text: str, name: str = "blocks.csv") -> Path:
     "text",
     [
         f"geocode\n{CODES[0]}\n{CODES[2]}\n",
-        f"GEOID20,other\n{CODES[0]},a\n{CODES[2]},b\n",
         f"\ufeffBlockID\n{CODES[0][1:]}\n{CODES[2][1:]}\n",  # leading zeros lost, and a byte order mark
         f"anything\n{CODES[0]}\n{CODES[2]}\n",
     ],
@@ -76,10 +79,12 @@ def test_what_is_refused(tmp_path: Path) -> None:
         (f"geocode,weight\n{CODES[0]},\n", FormatError, "without a weight"),
         (f"geocode,weight\n{CODES[0]},inf\n", FormatError, "no finite number"),
         (f"a,b\n{CODES[0]},1\n", FormatError, "no column with geocodes"),
+        (f"geocode,a,b\n{CODES[0]},1,2\n", FormatError, "a, b: which of these columns"),
+        (f"geocode,district,population\n{CODES[0]},1,2\n", FormatError, "district, population: which"),
         ("geocode\n", FormatError, "names no block"),
         ("", FormatError, "is empty"),
         (f"geocode,area\n{CODES[0]}\n", FormatError, "line 2: 1 fields"),
-        (f"geocode,area\n{CODES[0]},{'x' * 200_000}\n", FormatError, "not a table"),
+        (f"geocode,area\n{CODES[0]},{'x' * 200_000}\n", FormatError, "more than 200 characters"),
         (f"geocode,weight\n{CODES[0]},1e200\n", FormatError, "weight beyond"),
         (f"geocode,weight\n{CODES[0]},nan\n", FormatError, "no finite number"),
         (f"{CODES[0]}\n{CODES[1]}\n", FormatError, "first line is a geocode"),
@@ -94,11 +99,11 @@ def test_unknown_blocks_are_named_and_can_be_left_out(tmp_path: Path) -> None:
     path = write(tmp_path, f"geocode\n{CODES[0]}\n010010201009999\n")
     with pytest.raises(GeographyError, match="010010201009999"):
         read_area_file(path, FRAME)
-    found = read_area_file(path, FRAME, skip_unknown=True)
+    found = read_area_file(path, Blocks(FRAME.frame, skip_unknown=True))
     assert found.leaf.tolist() == [0]
     assert found.skipped == 1
     with pytest.raises(GeographyError, match="none of its geocodes"):
-        read_area_file(write(tmp_path, "geocode\n1\n"), FRAME, skip_unknown=True)
+        read_area_file(write(tmp_path, "geocode\n1\n"), Blocks(FRAME.frame, skip_unknown=True))
 
 
 def test_no_such_file(tmp_path: Path) -> None:
@@ -130,3 +135,142 @@ def test_parquet_without_columns_and_with_bytes(tmp_path: Path) -> None:
         read_area_file(tmp_path / "blocks.parquet", FRAME)
     pq.write_table(pa.table({"geocode": [CODES[1].encode()]}), tmp_path / "blocks.parquet")
     assert read_area_file(tmp_path / "blocks.parquet", FRAME).leaf.tolist() == [1]
+
+
+EMPTY = "010010201001002"
+
+
+def official(points: tuple[tuple[float, float], ...] = ()) -> Blocks:
+    """Return the same leaves, and a block beside them that is none."""
+    every = sorted((*CODES, EMPTY))
+    at = list(points) or [(0.0, 0.0)] * 4
+    table = pa.table(
+        {
+            "geolevel": ["block"] * 4,
+            "geocode": every,
+            "INTPTLON": [str(x) for x, _ in at],
+            "INTPTLAT": [str(y) for _, y in at],
+        }
+    )
+    return Blocks(FRAME.frame, OfficialAreas(2020, table))
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "delimiter"),
+    [
+        ("NationalCD119.txt", "GEOID,CDFP", ","),
+        ("01_AL_CD118.txt", "GEOID,CD118", ","),
+        ("01_AL_SLDU22.txt", "GEOID,SLDUST", ","),
+        ("BlockAssign_ST01_AL_CD.txt", "BLOCKID|DISTRICT", "|"),
+        ("BlockAssign_ST01_AL_INCPLACE_CDP.txt", "BLOCKID|PLACEFP", "|"),
+        ("dra.csv", "GEOID20,District", ","),
+        ("semicolon.csv", "GEOID10;plan", ";"),
+        ("tab.tsv", "block\tMyDistricts", "\t"),
+    ],
+)
+def test_published_files_of_districts(tmp_path: Path, name: str, header: str, delimiter: str) -> None:
+    """Each as it is published: every block, empty ones too; columns by the names that they have there."""
+    lines = [delimiter.join(pair) for pair in zip((*CODES, EMPTY), ("01", "02", "01", "03"), strict=True)]
+    found = read_area_file(write(tmp_path, "\n".join([header, *lines]) + "\n", name), official())
+    assert found.names == ("01", "02", "03")
+    assert found.which.tolist() == [0, 1, 0]
+    assert found.leaf.tolist() == [0, 1, 2]
+
+
+def test_what_official_files_say_beside_the_code(tmp_path: Path) -> None:
+    text = f"BLOCKID|COUNTYFP|DISTRICT\n{CODES[0]}|001|ZZZZZZ\n{CODES[1]}|001|10\n{CODES[2]}|001|\n"
+    found = read_area_file(write(tmp_path, text, "BlockAssign_ST01_AL_VTD.txt"), official())
+    assert (found.names, found.leaf.tolist()) == (("00110",), [1])
+    two = Blocks(Frame(np.array([CODES[0], "020010201001000"], dtype="S15"), {}, "block"))
+    text = f"GEOID,CDFP\n{CODES[0]},01\n020010201001000,01\n440010201001000,01\n"
+    found = read_area_file(write(tmp_path, text, "NationalCD119.txt"), two)
+    assert found.names == ("0101", "0201")  # 44 is no state of the release
+    with pytest.raises(GeographyError, match="440010201001000"):  # of a plan of one's own it is a mistake
+        read_area_file(write(tmp_path, text.replace("CDFP", "plan"), "plan.csv"), two)
+
+
+def test_misspelt_blocks_are_named_with_their_line(tmp_path: Path) -> None:
+    text = f"GEOID20,District\n{EMPTY},1\n\n{CODES[0]},1\n010010201001003,1\n"
+    with pytest.raises(GeographyError, match="1 of its geocodes") as caught:
+        read_area_file(write(tmp_path, text), official())
+    (finding,) = caught.value.findings
+    assert (finding.line, finding.rule) == (5, "unknown 010010201001003")
+    text = f"GEOID20,District\n{CODES[0]},1\n{CODES[0]},1\n"
+    with pytest.raises(GeographyError, match="twice") as caught:
+        read_area_file(write(tmp_path, text), official())
+    assert [finding.line for finding in caught.value.findings] == [3]
+
+
+def test_an_area_of_empty_blocks_is_an_area(tmp_path: Path) -> None:
+    found = read_area_file(write(tmp_path, f"geocode,area\n{EMPTY},sea\n{CODES[1]},land\n"), official())
+    assert (found.names, found.which.tolist()) == (("sea", "land"), [1])
+
+
+def test_zip_files(tmp_path: Path) -> None:
+    path = tmp_path / "BlockAssign_ST01_AL.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for kind, code in (("CD", "07"), ("SLDL", "101"), ("INCPLACE_CDP", "00100")):
+            archive.writestr(f"BlockAssign_ST01_AL_{kind}.txt", f"BLOCKID|DISTRICT\n{CODES[0]}|{code}\n")
+    assert read_area_file(Path(f"{path}:CD"), FRAME).names == ("07",)
+    assert read_area_file(Path(f"{path}:SLDL"), FRAME).names == ("101",)
+    with pytest.raises(FormatError, match="3 of its files"):
+        read_area_file(path, FRAME)
+    with pytest.raises(FormatError, match="0 of its files"):
+        read_area_file(Path(f"{path}:VTD"), FRAME)
+    with zipfile.ZipFile(tmp_path / "one.zip", "w") as archive:
+        archive.writestr("plan.csv", f"GEOID,d\n{CODES[0]},x\n")
+    assert read_area_file(tmp_path / "one.zip", FRAME).names == ("x",)
+    (tmp_path / "no.zip").write_bytes(b"PK")
+    with pytest.raises(FormatError, match="no whole zip"):
+        read_area_file(tmp_path / "no.zip", FRAME)
+
+
+@pytest.mark.parametrize("suffix", ["geojson", "gpkg", "shp", "parquet"])
+def test_shapes_of_districts(tmp_path: Path, suffix: str) -> None:
+    """A block lies where its representative point lies, whatever the coordinates of the file."""
+    name = f"districts.{suffix}"
+    blocks = official(((0.5, 40.5), (1.5, 40.5), (2.5, 40.5), (9.0, 40.5)))
+    shapes = gpd.GeoDataFrame(
+        {"district": ["west", "east"]}, geometry=[box(0, 40, 2, 41), box(2, 40, 3, 41)], crs="EPSG:4269"
+    )
+    shapes = shapes.to_crs("EPSG:3857") if name != "districts.geojson" else shapes
+    if name.endswith("parquet"):
+        shapes.to_parquet(tmp_path / name)
+    else:
+        shapes.to_file(tmp_path / name)
+    found = read_area_file(tmp_path / name, blocks)
+    assert [found.names[area] for area in found.which] == ["west", "west"]
+    assert [CODES[leaf] for leaf in found.leaf] == [CODES[0], CODES[1]]
+    with pytest.raises(ConfigError, match="has none"):
+        read_area_file(tmp_path / name, FRAME)
+
+
+def test_shapes_that_are_refused(tmp_path: Path) -> None:
+    blocks = official(((0.5, 40.5), (1.5, 40.5), (2.5, 40.5), (9.0, 40.5)))
+    shapes = gpd.GeoDataFrame(
+        {"district": ["a", "b"]}, geometry=[box(0, 40, 2, 41), box(1, 40, 3, 41)], crs="EPSG:4269"
+    )
+    shapes.to_file(tmp_path / "overlap.gpkg")
+    with pytest.raises(FormatError, match="1 blocks lie in two"):
+        read_area_file(tmp_path / "overlap.gpkg", blocks)
+    shapes.rename(columns={"district": "x"}).assign(y=1).to_file(tmp_path / "which.gpkg")
+    with pytest.raises(FormatError, match="which column names"):
+        read_area_file(tmp_path / "which.gpkg", blocks)
+    (tmp_path / "no.gpkg").write_text("no")
+    with pytest.raises(FormatError, match="no file of shapes"):
+        read_area_file(tmp_path / "no.gpkg", blocks)
+
+
+def test_many_plans(tmp_path: Path) -> None:
+    lines = [f"{code},{n % 2},{n}" for n, code in enumerate((*CODES, EMPTY))]
+    plans = dict(read_plans(write(tmp_path, "\n".join(["GEOID20,first,second", *lines])), official()))
+    assert plans["first"].which.tolist() == [0, 1, 0]
+    assert plans["second"].names == ("0", "1", "2", "3")
+    folder = tmp_path / "plans"
+    folder.mkdir()
+    for number in range(2):
+        write(folder, "GEOID,district\n" + "".join(f"{code},{number}\n" for code in CODES), f"p{number}.csv")
+    found = list(read_plans(folder, official()))
+    assert [(name, areas.names) for name, areas in found] == [("p0", ("0",)), ("p1", ("1",))]
+    with pytest.raises(FormatError, match="no column beside"):
+        list(read_plans(write(tmp_path, f"geocode\n{CODES[0]}\n"), official()))

@@ -18,7 +18,7 @@ from support.pl94_zip import some_blocks, write_zip
 from support.release_builder import add_product, issue_release
 
 import opendas as od
-from opendas.errors import ConfigError, FormatError
+from opendas.errors import ConfigError, FormatError, GeographyError
 from opendas.files.official_areas import (
     HEADER_FIELDS,
     official_areas_path,
@@ -157,6 +157,38 @@ def test_tables_of_what_the_input_lacks_are_refused(tmp_path):
     assert b'"stamps":["DEMONSTRATION FRAME"]' in pq.read_metadata(path).metadata[b"opendas"]
     (tmp_path / "b").mkdir()
     assert tabulate(made_release(tmp_path / "b", 2020), "P5", "state").num_rows == 1
+
+
+def test_a_plan_with_empty_blocks_is_tabulated(made, tmp_path):
+    district = {block.code: f"{number % 2}" for number, block in enumerate(some_blocks())}
+    district[EMPTY] = "empty"
+    plan = tmp_path / "plan.csv"
+    plan.write_text("GEOID20,District\n" + "".join(f"{code},{d}\n" for code, d in district.items()))
+    (path,) = od.tabulate(od.Release(made), ["P1", "H1"], blocks=plan, format="csv", to=tmp_path / "t")
+    assert path.name == "plan.csv"
+    found = pd.read_csv(path, dtype={"geocode": str}).set_index(["geocode", "variable"])["value"]
+    for name, column in (("P1", "P0010003"), ("H1", "H0010001")):
+        rows = tabulate(made, name, "block").to_pylist()
+        for area in ("0", "1", "empty"):
+            wanted = sum(row[column] for row in rows if district[row["GEOID"]] == area)
+            assert found[area, column] == wanted
+    intervals = od.Release(made).interval("votingage", blocks=plan).to_arrow().to_pylist()
+    assert {(row["estimate"], row["upper"]) for row in intervals if row["geocode"] == "empty"} == {(0, 0)}
+    wide = pd.DataFrame({"GEOID": list(district), "a": "x", "b": list(district.values())})
+    wide.to_parquet(tmp_path / "plans.parquet")
+    (path,) = od.tabulate(
+        od.Release(made), ["P1"], blocks=tmp_path / "plans.parquet", plans=True, to=tmp_path / "t"
+    )
+    many = pd.read_parquet(path)
+    assert list(many["plan"].unique()) == ["a", "b"]
+    totals = many[many["variable"] == "P0010001"].set_index(["plan", "geocode"])["value"]
+    assert totals["a", "x"] == totals["b"].sum() == 127
+    plan.write_text(plan.read_text().replace(EMPTY, "980010002001009"))
+    with pytest.raises(GeographyError, match="1 of its geocodes"):
+        od.tabulate(od.Release(made), ["P1"], blocks=plan, to=tmp_path / "t")
+    for wrong in ({"geolevel": "state"}, {"to": None}, {"format": "pl94"}):
+        with pytest.raises(ConfigError):
+            od.tabulate(od.Release(made), ["P1"], **{"blocks": plan, "to": tmp_path / "t", **wrong})
 
 
 def test_points_and_shapes(tmp_path):
