@@ -68,9 +68,10 @@ def write_plans(
     asked: list[tuple[ReleasedProduct, Table]] = []
     for name in tables:
         released, query, _ = find_table(release, name)
-        asked.append((released, product_table(released.product, query)))
+        table = product_table(released.product, query)
         if not allow_derived:
-            check_held(*asked[-1])
+            check_held(released.reader, released.product, table)
+        asked.append((released, table))
     if len({released.frame.geocodes.tobytes() for released, _ in asked}) > 1:
         raise ConfigError(f"{', '.join(tables)}: of products with different frames; give them one by one.")
     first = asked[0][0]
