@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from opendas.allocation.level_counts import LevelCounts
     from opendas.allocation.programs_6_7 import Allocation
     from opendas.comparison.comparison import Comparison
+    from opendas.comparison.swapping import Swapped
     from opendas.measurement.account import PlanAccount
     from opendas.metrics.evaluate import Evaluation
     from opendas.privacy.zcdp import Account
@@ -69,6 +70,7 @@ __all__ = [
     "sample_discrete_gaussian",
     "sample_discrete_laplace",
     "status",
+    "swap",
     "tabulate",
     "tune",
     "write_comparison",
@@ -760,6 +762,42 @@ def compare(
         exact_level(level),
         None if blocks is None else lambda frame: areas_of(blocks, frame, True),
     )
+
+
+def swap(
+    run: Run, to: str | Path, *, seed: int | None = None, ledger: str | Path | None = None, **parameters: Any
+) -> Swapped:
+    """Swap households of a run's records, as before 2020: to compare with, without a formal guarantee.
+
+    Counts of persons by the attributes that partners agree in stay exact in every leaf. The reading is
+    entered into the account of the data, where there is one.
+
+    Parameters
+    ----------
+    run : Run
+        Of reader ``records``, one row a person with the number of the household.
+    to : path
+        New folder, which is made its owner's alone; :func:`compare` reads it.
+    seed : int, optional
+        By default drawn from the operating system. Who has it can swap back.
+    ledger : path, optional
+        The book of the data.
+    **parameters
+        Those of :class:`opendas.comparison.swapping.Swap`: ``rate``, ``targeting``, ``match``, ``within``,
+        ``across``, ``risk`` and ``household``.
+
+    Returns
+    -------
+    Swapped
+        How many households there are, moved and could not be matched.
+    """
+    from opendas.comparison.swapping import Swap, write_swapped
+    from opendas.custody.account import EXACT
+    from opendas.runs.account import note_reading, tagger_of
+
+    chosen = Swap(**parameters)
+    note_reading(EXACT, tagger_of(run), product=run.product.name, ledger=_path(ledger))
+    return write_swapped(run, Path(to), chosen, seed)
 
 
 def write_comparison(

@@ -108,6 +108,7 @@ def test_the_public_names_are_these() -> None:
         "release",
         "replicates",
         "status",
+        "swap",
         "tabulate",
         "tune",
         "write_comparison",

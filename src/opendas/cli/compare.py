@@ -1,7 +1,8 @@
-"""The command ``compare``: what changed where."""
+"""The commands ``compare``, what changed where, and ``swap``, which makes something to compare with."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 from opendas.cli.options import PATH, json_option, ledger_option
 from opendas.cli.output import emit_json, message, text_table
 
-__all__ = ["compare_command"]
+__all__ = ["compare_command", "swap_command"]
 
 
 @click.command("compare")
@@ -83,3 +84,53 @@ def compare_command(
         )
     for path in written:
         click.echo(str(path))
+
+
+@click.command("swap")
+@click.argument("run", metavar="RUN.toml", type=PATH)
+@click.option("--to", required=True, type=PATH, help="New folder, for `opendas compare`.")
+@click.option("--rate", type=float, default=0.05, show_default=True, help="Part of households that move.")
+@click.option(
+    "--targeting",
+    type=float,
+    default=10.0,
+    show_default=True,
+    help="Times the chance of others that a household unlike its neighbours is chosen.",
+)
+@click.option(
+    "--match",
+    multiple=True,
+    metavar="ATTRIBUTE",
+    default=("votingage",),
+    show_default=True,
+    help="Partners have as many persons at each of its levels. May be repeated.",
+)
+@click.option("--within", metavar="LEVEL", default="county", show_default=True, help="Partners share it.")
+@click.option("--across", metavar="LEVEL", default="tract", show_default=True, help="Partners differ in it.")
+@click.option("--risk", metavar="LEVEL", default="block", show_default=True, help="Where neighbours are.")
+@click.option("--household", metavar="COLUMN", default="household", show_default=True, help="0 for none.")
+@click.option("--seed", type=click.IntRange(min=0), default=None, help="Default: drawn, and kept nowhere.")
+@ledger_option
+@json_option
+def swap_command(
+    run: Path, to: Path, seed: int | None, ledger: Path | None, as_json: bool, **parameters: Any
+) -> None:
+    """Swap households as before 2020: a baseline to compare with. It gives NO FORMAL GUARANTEE.
+
+    RUN.toml names records of persons with a column that numbers the households of a leaf; persons in
+    households only move. What is written is exact but for the swaps: for comparison, not for publication.
+
+    Example: opendas swap made/run-pl94-persons.toml --to swapped
+    """
+    import opendas
+
+    found = opendas.swap(opendas.load(run), to, seed=seed, ledger=ledger, **parameters)
+    message("Swapped counts have no formal guarantee: they are confidential. Do not publish them.")
+    if as_json:
+        emit_json({"out": str(to), **asdict(found)})
+        return
+    click.echo(
+        f"{found.moved:,} of {found.households:,} households moved, {found.moved_at_risk:,} of the "
+        f"{found.at_risk:,} that were unlike their neighbours; {found.unmatched:,} found no partner"
+    )
+    click.echo(str(to))

@@ -51,6 +51,7 @@ COMMANDS = {
     "export": "release",
     "evaluate": "release",
     "compare": "compare",
+    "swap": "compare",
     "account": "budget",
     "allocate": "budget",
     "explore": "start",

@@ -22,6 +22,7 @@ from opendas.errors import ConfigError
 from opendas.files.area_files import AreaWeights
 from opendas.files.official_areas import OfficialAreas
 from opendas.files.parquet import text_column
+from opendas.files.release_folder import ReleasedProduct
 from opendas.geography.frame import Frame, Grouping
 from opendas.metrics.output import CONFIDENTIAL
 from opendas.runs.finished_release import Table as AnyTable
@@ -223,17 +224,22 @@ class Comparison:
         codes = [known.get(bytes(code).decode(), "").strip().encode() for code in common.frame.geocodes]
         return Grouping.of("urban_rural", np.where(common.shared, np.array(codes), b""))
 
+    def _may_have_margins(self, number: int) -> bool:
+        """Whether the long table has a column for margins of a source: of the first it has, in any case."""
+        released = (each.released for each in self.sources[number].counts)
+        return number == 0 or any(each is not None and _knows_margins(each) for each in released)
+
     @property
     def schema(self) -> pa.Schema:
         """Columns of the long table."""
         text = pa.string()
         fields = [(name, text) for name in ("geocode", "name", "geolevel", "variable", "label")]
         fields += [(f"value_{number}", pa.int64()) for number in range(1, len(self.sources) + 1)]
-        for number, source in enumerate(self.sources, 1):
+        for number in range(1, len(self.sources) + 1):
             end = "" if number == 1 else f"_{number}"
             if number < len(self.sources):
                 fields += [(f"difference{end}", pa.int64()), (f"percent{end}", pa.float64())]
-            if number == 1 or any(each.released is not None for each in source.counts):
+            if self._may_have_margins(number - 1):
                 fields += [(f"margin{end}", pa.int64()), (f"margin_of{end}", text)]
         return pa.schema(fields)
 
@@ -289,7 +295,7 @@ class Comparison:
                 margin, kind = (each[part].ravel() for each in found)
                 arrays.append(pa.array(margin, mask=margin == NO_MARGIN))
                 arrays.append(pa.array([Figures.KINDS[k] or None for k in kind.tolist()], pa.string()))
-            elif number == 0:
+            elif self._may_have_margins(number):
                 arrays += [pa.nulls(len(unit), pa.int64()), pa.nulls(len(unit), pa.string())]
         cast = [
             array.cast(field.type) if array.type != field.type else array
@@ -314,7 +320,7 @@ class Comparison:
                 for name, source in zip(self.labels, self.sources, strict=True)
             ],
             "reference": self.labels[-1],
-            "difference": f"{self.labels[0]} less {self.labels[-1]}",
+            "difference": f"{', '.join(self.labels[:-1])} less {self.labels[-1]}",
             "level": float(self.level),
             "left_out": list(self.left_out),
             "products": [],
@@ -355,6 +361,10 @@ def place_names(common: Common, official: OfficialAreas | None, units: Grouping)
     codes = [bytes(code).decode() for code in units.geocodes]
     names = codes if units.geolevel == DISTRICT else area_names(common.frame, official, units)
     return tuple(name or code for name, code in zip(names, codes, strict=True))
+
+
+def _knows_margins(released: ReleasedProduct) -> bool:
+    return bool(number_of_replicates(released)) or released.measurements.is_dir()
 
 
 def _margins(

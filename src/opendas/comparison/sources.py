@@ -29,7 +29,8 @@ from opendas.schema.product import Product
 
 __all__ = ["Common", "Counts", "Source", "common_counts", "open_source", "truth_source"]
 
-RELEASE, OFFICIAL, MICRODATA, TRUTH = "release", "official file", "microdata", "truth"
+RELEASE, SWAPPED, OFFICIAL = "release", "swapped microdata", "official file"
+MICRODATA, TRUTH = "microdata", "truth"
 
 SWAPPING = "swapping.json"
 """File beside swapped microdata that says how they were made."""
@@ -69,7 +70,7 @@ class Source:
     name : str
         Of the file or folder; never its whole path.
     kind : str
-        ``release``, ``official file``, ``microdata`` or ``truth``.
+        ``release``, ``swapped microdata``, ``official file``, ``microdata`` or ``truth``.
     counts : tuple of Counts
     stamps : tuple of str
         What must be said wherever its counts are shown.
@@ -159,14 +160,16 @@ def _release(path: Path) -> Source:
         raise ConfigError(f"{path}: it was measured but not estimated; run opendas estimate first.")
     counts = tuple(Counts(each.product, each.frame, each.estimate, each.reader, each) for each in found)
     stamps = dict.fromkeys(stamp for each in found for stamp in each.stamps)
-    if (folder.path / SWAPPING).is_file():
+    swapped = (folder.path / SWAPPING).is_file()
+    if swapped:
         stamps[NO_GUARANTEE] = None
     certified = (folder.path / "certificate.json").is_file()
 
     def header() -> OfficialAreas | None:
         return found[0].official
 
-    return Source(path.resolve().name, RELEASE, counts, tuple(stamps), path, header, certified)
+    kind = SWAPPED if swapped else RELEASE
+    return Source(path.resolve().name, kind, counts, tuple(stamps), path, header, certified)
 
 
 def _microdata(path: Path) -> Source:
