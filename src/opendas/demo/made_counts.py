@@ -13,34 +13,43 @@ from opendas.schema.attributes import Schema
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
-__all__ = ["A_HOME", "made_counts"]
+__all__ = ["A_HOME", "RARER", "SPREAD", "made_counts"]
 
 RECORDS, A_HOME = 45.0, 2.3
 """Synthetic records of a leaf, where the frame has no housing units; and people of a housing unit."""
-RARER = 3.0
-"""The levels of an attribute have frequencies that fall with this power of their rank."""
+RARER, SPREAD = 3.0, 1.0
+"""The levels of an attribute have frequencies that fall with this power of their rank: as those of race and
+age in a census; and records that are spread over many cells (Zipf's law)."""
 ALIKE = 2.0
 """Shape of the gamma weights by which leaves differ in their mixture; larger ones make them alike."""
 _SEED = 0
 
 
-def _frequencies(schema: Schema) -> Floats:
+def _frequencies(schema: Schema, rarer: float) -> Floats:
     """Return how often a cell is drawn, float64 (n,): attributes alone, their first levels most often."""
-    weights = [np.arange(1.0, len(attribute.levels) + 1) ** -RARER for attribute in schema.attributes]
+    weights = [np.arange(1.0, len(attribute.levels) + 1) ** -rarer for attribute in schema.attributes]
     found: Floats = reduce(np.outer, weights).ravel()
     return found
 
 
-def _sizes(frame: Frame, product: Product) -> Ints:
+def _sizes(frame: Frame, product: Product, records: float | None) -> Ints:
     """Return how many records each leaf gets, int64 (leaves,), from public housing units where there are."""
     homes = frame.units.get("hu")
     each = A_HOME if product.protected_unit == "person" else 1.0
     sizes = np.full(len(frame), RECORDS) if homes is None else each * homes
+    if records is not None and sizes.any():
+        upto = np.rint(np.cumsum(sizes) * (records / sizes.sum()))
+        sizes = np.diff(upto, prepend=0.0)
     return np.asarray(np.rint(sizes), dtype=np.int64)
 
 
 def made_counts(
-    constraints: ConstraintTable, place_of_leaf: Ints, frame: Frame, product: Product
+    constraints: ConstraintTable,
+    place_of_leaf: Ints,
+    frame: Frame,
+    product: Product,
+    records: float | None = None,
+    rarer: float = RARER,
 ) -> Histogram:
     """Return synthetic records that keep structural zeros and bounds, a row for each leaf of the frame.
 
@@ -50,9 +59,13 @@ def made_counts(
         Of the frame's spine, without invariants.
     place_of_leaf : int64 (leaves,)
         Place of each leaf of the frame on the spine.
+    records : float, optional
+        About how many there are in all; by default :data:`RECORDS` a leaf, or :data:`A_HOME` a home.
+    rarer : float
+        Power by which rarer levels are less frequent.
     """
     rng = np.random.default_rng(_SEED)
-    frequency, sizes = _frequencies(product.schema), _sizes(frame, product)
+    frequency, sizes = _frequencies(product.schema, rarer), _sizes(frame, product, records)
     leaf = constraints.levels[-1]
     rows: list[Ints] = []
     columns: list[Ints] = []

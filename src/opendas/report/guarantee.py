@@ -26,6 +26,7 @@ from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Neighbours
 from opendas.privacy.zcdp import Account
 from opendas.report.facts import RunFacts
+from opendas.report.views import many, one
 from opendas.schema.declarations import Distinct, EarlierAct
 from opendas.schema.provenance import Provenance
 
@@ -211,7 +212,7 @@ def _units(run: RunFacts) -> list[str]:
         )
     if run.several:
         each = [f"{count} lose at most {run.loss_words(loss)}" for count, loss in run.several.items()]
-        whose = "Several records may change together, as those of one family do"
+        whose = "Several records may change together"
         if unit == "person":
             whose = "The persons of a household may change together"
         elif bound is not None:
@@ -334,9 +335,8 @@ def _invariants(invariants: Sequence[str]) -> str:
     if not invariants:
         return "This run holds no invariant."
     text = (
-        f"Not protected are the invariants ({', '.join(invariants)}) and what follows from them: for "
-        "instance the state of a record, that a lone resident of a group quarters exists, that a housing "
-        "unit exists."
+        f"Not protected are the invariants ({', '.join(invariants)}) and what follows from them: where they "
+        "count few records, that may be the state of one."
     )
     if POPULATED_LEAVES in invariants:
         text += (
@@ -393,16 +393,21 @@ def guarantees(runs: Sequence[RunFacts]) -> list[list[str]]:
     return found
 
 
-def limits(*, tied: bool = False) -> tuple[str, ...]:
-    """Return what the guarantee does not say, a text per point; `tied` as in :func:`account_text`."""
+def limits(runs: Sequence[RunFacts]) -> tuple[str, ...]:
+    """Return what the guarantee of these runs does not say, a text per point."""
+    units = list(dict.fromkeys(run.protected_unit for run in runs))
+    together = ", such as those of a household," if "person" in units else ""
+    found = [
+        "It does not say that nothing can be learned about anybody. What holds for many can be learned from "
+        f"a private release, and then be applied to {' or '.join(map(one, units))}."
+    ]
+    if any(run.invariants for run in runs):
+        found.append("It does not protect the invariants, nor what follows from them.")
     return (
-        "It does not say that nothing can be learned about anybody. What holds for a population can be "
-        "learned from a private release, and then be applied to a person.",
-        "It does not protect the invariants, nor what follows from them.",
-        "It speaks about one record, or one unit of several, changing. People whose records are tied to each "
-        "other, such as a household, are protected less together than each alone: by how much, the guarantee "
-        "of each run says.",
-        "It says nothing about errors of the data before they came here, such as people missed or counted "
-        "twice.",
-        _TIED_SCOPE if tied else LEDGER_SCOPE,
+        *found,
+        f"It speaks about one {' or '.join(units)} changing. Records that are tied to each other{together} "
+        "are protected less together than each alone: by how much, the guarantee of each run says.",
+        "It says nothing about errors of the data before they came here, such as "
+        f"{' or '.join(map(many, units))} missed or counted twice.",
+        _TIED_SCOPE if any(run.tied for run in runs) else LEDGER_SCOPE,
     )

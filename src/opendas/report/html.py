@@ -61,6 +61,7 @@ def _environment() -> Environment:
         exact_words=views.exact_words,
         runs_words=views.runs_words,
         plural=views.plural,
+        many=views.many,
     )
     return environment
 
@@ -168,7 +169,7 @@ def report_html(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest
             totals=certificate["totals"],
             scope=certificate["scope"],
             stamps=[(stamp, STAMP_MEANING.get(stamp, "")) for stamp in certificate["stamps"]],
-            limits=limits(tied=any(run.tied for run in runs)),
+            limits=limits(runs),
             groups=views.file_groups(certificate["files"]),
             interval_tables=[
                 file["path"]

@@ -11,12 +11,14 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
+from opendas.geography.frame import CENSUS_GEOLEVELS
 from opendas.geography.summary import PERCENTS, EntitySummary, LevelSummary, SpineSummary
 from opendas.measurement.protected import Protection
 from opendas.privacy.zcdp import CurvePoint, epsilon_curve
 from opendas.report.facts import NoiseRow, RunFacts
 
 __all__ = [
+    "ALL",
     "ENTITY_HEAD",
     "LEVEL_HEAD",
     "PROTECTED_HEAD",
@@ -33,10 +35,12 @@ __all__ = [
     "kind_words",
     "level_rows",
     "loss_words",
+    "many",
     "margin_words",
     "official_head",
     "official_rows",
     "official_sentences",
+    "one",
     "partial_losses",
     "percent",
     "plural",
@@ -52,7 +56,37 @@ __all__ = [
 
 _EXPONENTS = range(1, 17)
 _NORMAL_90 = NormalDist().inv_cdf(0.95)
-_PLURALS = {"county": "counties", "us": "nation", "category": "categories"}
+_PLURALS = {"us": "nation", "person": "people", "group quarters": "group quarters"}
+
+
+ALL = "all"
+"""Geolevel that `opendas init table` gives to the one geounit above a user's own hierarchy."""
+
+
+def one(noun: str) -> str:
+    """Put the indefinite article before a noun.
+
+    Examples
+    --------
+    >>> one("ward"), one("area")
+    ('a ward', 'an area')
+    """
+    return f"{'an' if noun[:1].lower() in 'aeio' else 'a'} {noun}"
+
+
+def many(noun: str) -> str:
+    """Return the plural of a protected unit or a geolevel.
+
+    Examples
+    --------
+    >>> many("person"), many("ballot"), many("county"), many("class")
+    ('people', 'ballots', 'counties', 'classes')
+    """
+    if noun in _PLURALS:
+        return _PLURALS[noun]
+    if noun.endswith("y") and noun[-2:-1] not in tuple("aeiou"):
+        return f"{noun[:-1]}ies"
+    return noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
 
 
 def words(name: str) -> str:
@@ -62,9 +96,10 @@ def words(name: str) -> str:
 
 def plural(name: str, count: int) -> str:
     """Count geounits in words, for instance "5 counties"."""
-    one = words(name)
-    many = _PLURALS.get(name, one + ("es" if one.endswith(("s", "x", "ch")) else "s"))
-    return f"{count:,} {one if count == 1 else many}"
+    if name == ALL and count == 1:
+        return "1 whole"
+    plain = words(name)
+    return f"{count:,} {plain if count == 1 else _PLURALS.get(name, many(plain))}"
 
 
 def query_words(query: str) -> str:
@@ -75,6 +110,8 @@ def query_words(query: str) -> str:
 def invariant_words(name: str) -> str:
     """Write an invariant in words, for instance ``total@state`` as "total of every state"."""
     query, at, geolevel = name.partition("@")
+    if geolevel == ALL:
+        return f"{query_words(query)} of all records"
     return f"{query_words(query)} of every {words(geolevel)}" if at else name
 
 
@@ -169,23 +206,25 @@ def official_sentences(run: RunFacts) -> tuple[str, ...]:
     """Say what moving within the smallest official geounits and within a place costs, for readers."""
     kinds = {row.kind: row for row in run.within_official}
     geolevels = [kind for kind in kinds if kind not in _ENTITIES]
+    census = list(run.geounits)[-1] == CENSUS_GEOLEVELS[-1]
     found = []
     for kind in (*geolevels[-1:], *(["place"] if "place" in kinds else [])):
         row = kinds[kind]
-        one = f"{'an official ' if kind in geolevels else 'a '}{words(kind)}"
+        within = one(f"official {words(kind)}" if census and kind in geolevels else words(kind))
         if not row.largest:
             found.append(
-                f"No record can move within {one}: it would change what is published exactly, or has nowhere "
-                "to go."
+                f"No record can move within {within}: it would change what is published exactly, or has "
+                "nowhere to go."
             )
             continue
-        text = f"A record that moves within {one} loses at most {_loss_text(run, row.largest)}"
+        text = f"A record that moves within {within} loses at most {_loss_text(run, row.largest)}"
         if row.areas > 1:
             text += f"; in half of the {row.areas:,} {kind_words(kind)} at most {_loss_text(run, row.median)}"
         if row.above_spine:
+            leaves = many(words(list(run.geounits)[-1]))
             text += (
                 f". In {row.above_spine:,} of the {row.areas:,} it loses more than within one {words(kind)} "
-                "of the spine, because their blocks lie in different geounits of it"
+                f"of the spine, because their {leaves} lie in different geounits of it"
             )
         found.append(f"{text}.")
     return tuple(found)
@@ -289,14 +328,16 @@ def total_margins(run: RunFacts) -> tuple[TotalMargin, ...]:
     for number, (level, geounits) in enumerate(run.geounits.items()):
         here = [row for row in run.rows if row.geolevel == level]
         name, beside = words(level), ""
-        whose = f"A {name}'s total"
+        whose, total = f"{one(name).capitalize()}'s total", f"The total of {one(name)}"
+        if level == ALL:
+            whose = total = f"The total of all {many(run.protected_unit)}"
         if number < exact or (number == exact and level not in made):
-            sentence = f"The total of a {name} is an invariant: it is exact."
+            sentence = f"{total} is an invariant: it is exact."
             found.append(TotalMargin(level, geounits, None, sentence, name))
             continue
         if number == exact:  # only what is divided can hold an invariant and not be official
             beside = f" The total of the whole {name} is an invariant: its parts hold it together."
-            whose, name = f"The total of one part of a {name}", f"part of a {name}"
+            whose, name = f"The total of one part of {one(name)}", f"part of {one(name)}"
         elif level in made:
             beside = " It is a geounit of the spine, not an official area."
         if run.tied:
@@ -444,7 +485,8 @@ def spine_sentence(spine: SpineSummary) -> str:
     """Say in one sentence what was measured: official geounits, or others."""
     made = [words(level.geolevel) for level in spine.levels if not level.official]
     if not made:
-        return "Measurements were taken on the official geography."
+        census = all(level.geolevel in CENSUS_GEOLEVELS for level in spine.levels)
+        return f"Measurements were taken on the {'official geography' if census else 'levels as declared'}."
     listed = made[0] if len(made) == 1 else f"{', '.join(made[:-1])} and {made[-1]}"
     return (
         "Measurements were taken on a spine made for this run from public information: at the "
