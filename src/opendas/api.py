@@ -174,11 +174,19 @@ def publish_to(
     return replace(done, rederived=rederive)
 
 
-def plan(run: Run) -> PlanTable:
-    """Plan a run: what would be measured, and with what noise. Draws nothing, spends nothing."""
+def plan(run: Run, *, records: float | None = None) -> PlanTable:
+    """Plan a run: what would be measured, and with what noise. Draws nothing, spends nothing.
+
+    Parameters
+    ----------
+    run : Run
+    records : float, optional
+        About how many records there are, for what is tried on synthetic ones; by default 45 a leaf, or 2.3
+        people a home.
+    """
     from opendas.runs.plan import make_plan
 
-    return make_plan(run)
+    return make_plan(run, records)
 
 
 def advise(run: Run) -> tuple[Move, ...]:

@@ -26,10 +26,22 @@ __all__ = ["plan_command", "spine_command", "tune_command"]
 @click.option(
     "--advise", is_flag=True, help="Also name budget moves: what they give, what they cost, and their price."
 )
+@click.option("--full", is_flag=True, help="Also the noise of every query group, and all that is expected.")
+@click.option(
+    "--records",
+    type=click.IntRange(min=1),
+    default=None,
+    help="About how many records there are. Default: 45 a leaf, or 2.3 people a home.",
+)
 @read_records_option
 @json_option
-def plan_command(run_file: Path, advise: bool, read_records: bool, as_json: bool) -> None:
-    """Show the privacy loss and the noise of every query group, before anything is drawn.
+def plan_command(
+    run_file: Path, advise: bool, full: bool, records: int | None, read_records: bool, as_json: bool
+) -> None:
+    """Show what a run would cost and give, before anything is drawn: usual errors, loss, time and memory.
+
+    Errors are those of a trial: the run's own estimator, on synthetic records of the same shape. --full adds
+    the noise of every query group, errors by query group and estimator, and what is protected.
 
     Opens no confidential record; where the frame comes from the records, --read-records opens them.
 
@@ -38,7 +50,7 @@ def plan_command(run_file: Path, advise: bool, read_records: bool, as_json: bool
     import opendas
 
     run = opendas.load(run_file, read_records=read_records)
-    plan = opendas.plan(run).to_dict()
+    plan = opendas.plan(run, records=records).to_dict()
     if advise:
         plan["advice"] = [move.to_dict() for move in opendas.advise(run)]
     both = [plan["companion"], plan] if "companion" in plan else [plan]
@@ -53,7 +65,37 @@ def plan_command(run_file: Path, advise: bool, read_records: bool, as_json: bool
     for each in both:
         if "companion" in plan:
             click.echo(f"\n{each['product']}")
-        _show_plan(each)
+        (_show_plan if full else _show_summary)(each)
+        for move in each.get("advice", ()):
+            click.echo()
+            _show_move(move)
+    if not full:
+        message(f"More: opendas plan {run_file} --full")
+
+
+_PERCENT = 100
+
+
+def _show_summary(plan: dict[str, Any]) -> None:
+    """Print the few lines that a decision needs."""
+    click.echo(_headline(plan))
+    usual = plan.get("usual", [])
+    if usual:
+        exact = [row["geolevel"] for row in usual if row["within"] == 0]
+        off = [f"{row['within']:,} in {row['geolevel']}" for row in reversed(usual) if row["within"]]
+        text = f"9 in 10 totals are off by at most {', '.join(off)}" if off else ""
+        held = f"exact in {', '.join(exact)}" if exact else ""
+        click.echo(f"usual error:  {'; '.join(filter(None, (text, held)))}")
+        wrong = ", ".join(f"{_PERCENT * row['misplaced']:.2g} % in {row['geolevel']}" for row in usual)
+        click.echo(f"misplaced:    records that stand in another cell than they should: {wrong}")
+    forecast = plan.get("forecast")
+    if forecast:
+        seconds = forecast["seconds"]
+        time = "time not foretold" if seconds is None else f"about {duration(seconds)} to estimate"
+        memory, disk = size_text(forecast["memory_mb"]), size_text(forecast["disk_mb"]["outputs"])
+        click.echo(f"needs:        {time}, {memory} of memory, {disk} of disk; {forecast['workers']} workers")
+    found = len(plan["warnings"])
+    click.echo(f"warnings:     {f'{found}, above' if found else 'none'}")
 
 
 def _show_plan(plan: dict[str, Any]) -> None:
@@ -89,9 +131,6 @@ def _show_plan(plan: dict[str, Any]) -> None:
         click.echo()
         for line in _forecast(plan["forecast"]):
             click.echo(line)
-    for move in plan.get("advice", ()):
-        click.echo()
-        _show_move(move)
 
 
 def _percent(row: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from opendas.schema.attributes import Schema
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
-__all__ = ["A_HOME", "RARER", "SPREAD", "made_counts"]
+__all__ = ["A_HOME", "RARER", "RECORDS", "SPREAD", "made_counts"]
 
 RECORDS, A_HOME = 45.0, 2.3
 """Synthetic records of a leaf, where the frame has no housing units; and people of a housing unit."""

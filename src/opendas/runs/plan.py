@@ -12,6 +12,7 @@ from opendas.budget.plan import invariant_shares
 from opendas.budget.presets import preset
 from opendas.constraints.table import invariant_geolevels
 from opendas.custody.stamps import DOMAIN_FROM_RECORDS
+from opendas.demo.made_counts import RECORDS
 from opendas.engines.local import workers_for
 from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Spine
@@ -27,7 +28,8 @@ from opendas.report.facts import NoiseRow
 from opendas.runs.facts import noise_rows
 from opendas.runs.progress.forecast import Forecast, forecast_run, measure_small_run
 from opendas.runs.run import Run
-from opendas.runs.simulated.trial import Trial, TriedRow
+from opendas.runs.simulated.sparse import sparse_warning
+from opendas.runs.simulated.trial import Trial, Tried
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,8 +64,9 @@ class PlanTable:
     forecast : callable, optional
         Measures and returns what the run is expected to need, with the workers that it would have by itself.
     tried : callable, optional
-        Tries the run on synthetic counts of a part of its frame, and returns the errors that released counts
-        had.
+        Tries the run on synthetic counts of a part of its frame: how far off released counts were.
+    sparse : callable, optional
+        Says whether records are too few for the cells, and which plans would do.
     companion : PlanTable or None
         Of the product's second histogram, which the same run measures first.
     """
@@ -77,7 +80,8 @@ class PlanTable:
     gains: tuple[GainRow, ...] = ()
     protection: Protection | None = None
     forecast: Callable[[], Forecast] | None = None
-    tried: Callable[[], tuple[TriedRow, ...]] | None = None
+    tried: Callable[[], Tried] | None = None
+    sparse: Callable[[], str | None] | None = None
     companion: PlanTable | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,18 +96,22 @@ class PlanTable:
                 "companion": {"product": self.companion.plan.product.name, **self.companion.to_dict()},
                 "together": _loss(budget, together),
             }
+        tried = Tried((), ()) if self.tried is None else self.tried()
+        sparse = None if self.sparse is None else self.sparse()
         return {
             **_loss(budget, budget.total),
+            "product": self.plan.product.name,
             "neighbours": budget.neighbours.value,
             "contribution": None if bound is None else bound.to_dict(),
             "source": self.source,
             "stamps": list(self.stamps),
-            "warnings": list(self.warnings),
+            "warnings": [*self.warnings, *([] if sparse is None else [sparse])],
+            "usual": [row.to_dict() for row in tried.usual],
             "rows": [row.to_dict() for row in self.rows],
             "expected": [row.to_dict() for row in self.expected],
             "gains": [row.to_dict() for row in self.gains],
             "protection": None if self.protection is None else self.protection.to_dict(),
-            "tried": [row.to_dict() for row in (() if self.tried is None else self.tried())],
+            "tried": [row.to_dict() for row in tried.rows],
             "forecast": None if self.forecast is None else self.forecast().to_dict(),
             **both,
         }
@@ -136,8 +144,14 @@ def _loss(budget: Budget, total: Fraction) -> dict[str, Any]:
     }
 
 
-def make_plan(run: Run) -> PlanTable:
+def make_plan(run: Run, records: float | None = None) -> PlanTable:
     """Plan a run from public things: the run file and the frame.
+
+    Parameters
+    ----------
+    run : Run
+    records : float, optional
+        About how many records there are, for trials; by default 45 a leaf, or 2.3 people a home.
 
     Raises
     ------
@@ -159,9 +173,12 @@ def make_plan(run: Run) -> PlanTable:
         seconds = measure_small_run(run)
         return forecast_run(plan, run.resolved.estimator, workers, geounit_seconds=seconds)
 
-    def tried() -> tuple[TriedRow, ...]:
-        trial = Trial.of(run)
-        return () if trial is None else trial.errors()
+    def tried() -> Tried:
+        trial = Trial.of(run, records)
+        return Tried((), ()) if trial is None else trial.tried()
+
+    def sparse() -> str | None:
+        return sparse_warning(run, RECORDS * len(run.frame) if records is None else records)
 
     rows = noise_rows(plan)
     companion = None if run.companion is None else make_plan(run.companion)
@@ -176,6 +193,7 @@ def make_plan(run: Run) -> PlanTable:
         protection,
         forecast,
         tried,
+        sparse,
         companion,
     )
 

@@ -29,6 +29,7 @@ from opendas.runs.act import Act, Charged, Planned
 from opendas.runs.options import RunOptions
 from opendas.runs.progress.forecast import check_room, forecast_run
 from opendas.runs.run import Run
+from opendas.runs.simulated.sparse import sparse_warning
 from opendas.runs.workspace import RunState
 from opendas.schema.product import Product
 from opendas.schema.provenance import Domain, Provenance
@@ -160,7 +161,7 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
     backend.partition(counts, constraints, resolved.estimator, model)
     check_mdf(product, data.frame)  # leaves that the microdata cannot show: better now than when it is spent
     if not act.is_finished:
-        _check_room(act, run, estimates=estimates)
+        _check_room(act, run, _shared_number(run, counts), estimates=estimates)
     return PlannedRun(run, data, counts, constraints, protection, model)
 
 
@@ -200,8 +201,17 @@ def _chosen_by_key(act: Act[RunOptions], spec: ReaderSpec) -> ReaderSpec:
     return replace(spec, selection=SelectionKeys(units, records))
 
 
-def _check_room(act: Act[RunOptions], run: Run, *, estimates: bool) -> None:
-    """Say what the run will need, and refuse one whose outputs the disk certainly cannot hold."""
+def _shared_number(run: Run, counts: ExactCounts) -> int | None:
+    """Return the number of records where all neighbours have it; None where it is protected."""
+    bounded = run.budget.neighbours is Neighbours.BOUNDED
+    return counts.total() if bounded and run.resolved.reader.contribution is None else None
+
+
+def _check_room(act: Act[RunOptions], run: Run, records: int | None, *, estimates: bool) -> None:
+    """Say what the run will need, and refuse one whose outputs the disk certainly cannot hold.
+
+    Whoever watches is also told where the table is too sparse for its budget: now, before it is charged.
+    """
     options = act.options
     if options.engine != "local":
         return
@@ -219,7 +229,8 @@ def _check_room(act: Act[RunOptions], run: Run, *, estimates: bool) -> None:
     for warning in warnings:
         act.log.write("note", message=warning)
     if options.expect is not None:
-        options.expect(forecast, warnings)
+        sparse = None if records is None or act.earlier is not None else sparse_warning(run, records)
+        options.expect(forecast, (*warnings, *([] if sparse is None else [sparse])))
 
 
 def charge_run(act: Act[RunOptions], planned: PlannedRun) -> Charged:

@@ -14,8 +14,9 @@ import numpy as np
 
 from opendas.budget.allocation import Budget
 from opendas.constraints.table import bound_table
-from opendas.demo.made_counts import RARER, made_counts
+from opendas.demo.made_counts import RARER, SPREAD, made_counts
 from opendas.metrics.errors import LevelErrors, level_errors, query_rows
+from opendas.runs.config.model import BUILT_IN_PRODUCTS
 from opendas.runs.progress.forecast import TIMED_CELLS
 from opendas.runs.run import Run
 from opendas.runs.simulated.simulation import Simulation
@@ -113,7 +114,7 @@ class Trial:
     counts: Histogram
 
     @classmethod
-    def of(cls, run: Run, records: float | None = None, rarer: float = RARER) -> Trial | None:
+    def of(cls, run: Run, records: float | None = None) -> Trial | None:
         """Return the trial of a run; None for tied runs, and where the root alone would take minutes.
 
         Parameters
@@ -121,14 +122,14 @@ class Trial:
         run : Run
         records : float, optional
             About how many records the whole frame has; by default as :func:`made_counts` says.
-        rarer : float
-            How concentrated they are in few cells, as :func:`made_counts` says.
         """
         if run.product.tie is not None or np.count_nonzero(run.product.possible) > TIMED_CELLS:
             return None
         frame = run.frame.take(np.arange(min(LEAVES, len(run.frame))))
         part = run.on_frame(frame)
         free = bound_table(replace(run.product, invariants=()), frame, part.spine, {})
+        # A census has most people in few cells; of other tables nobody knows it.
+        rarer = RARER if run.product.name in BUILT_IN_PRODUCTS else SPREAD
         here = None if records is None else records * len(frame) / len(run.frame)
         counts = made_counts(free, part.spine.place_of_leaf, frame, run.product, here, rarer)
         return cls(Simulation.of(part, counts), counts)

@@ -1,0 +1,167 @@
+"""Whether a table is too sparse for its budget, apart from trials: found before anything is spent.
+
+A trial on synthetic records of the run's own shape says how many of them would stand in another cell than
+they should. How the true records spread over the cells is confidential and is not asked. How many there are
+is the same for all neighbours where records are replaced; else the number is one that somebody gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from opendas.budget.resolve import BudgetSpec
+from opendas.errors import OpendasError
+from opendas.privacy.exact import format_fraction
+from opendas.runs.config.model import BUILT_IN_PRODUCTS
+from opendas.runs.run import Run
+from opendas.runs.simulated.trial import Trial
+from opendas.schema.attributes import Schema
+
+__all__ = ["misplaced_at_top", "sparse_warning"]
+
+MANY, FEW = 0.25, 0.1
+"""A plan misplaces many records where so large a share of them is in a wrong cell even in the table of all
+geounits together; and few where at most so many are."""
+
+_MORE_LOSS = (4, 16, 64)
+_NO_RISK = 0.02
+"""Where the noise of all cells of the top, absolute and together, is so small beside the records, no trial is
+needed: rounding and what is known from below only lessen it."""
+
+
+def misplaced_at_top(run: Run, records: float, draws: int = 1) -> float | None:
+    """Return the share of records in a wrong cell of the topmost table, as tried; None where it is not tried.
+
+    Parameters
+    ----------
+    run : Run
+    records : float
+        How many there are.
+    draws : int
+        Of the noise.
+    """
+    trial = Trial.of(run, records)
+    return None if trial is None else trial.tried(draws=draws).usual[0].misplaced
+
+
+def sparse_warning(run: Run, records: float) -> str | None:
+    """Return what to say of a run that would misplace many records, with plans that do not; None for others.
+
+    Products of the census are not tried: their plans are those of production.
+
+    Parameters
+    ----------
+    run : Run
+    records : float
+        How many there are: a public number, or one that all neighbours share. Two digits of it are told.
+    """
+    records = float(f"{records:.2g}")
+    if run.product.name in BUILT_IN_PRODUCTS or records <= 0 or _is_plain(run, records):
+        return None
+    share = misplaced_at_top(run, records)
+    if share is None or share <= MANY:
+        return None
+    usable = [
+        next((words for words, other in plans if _misplaces_few(other, records)), None)
+        for plans in (_larger_losses(run), _fewer_attributes(run))
+    ]
+    few = "; ".join(words for words in usable if words)
+    cells = int(np.count_nonzero(run.product.possible))
+    loss = f"{run.budget.mechanism.loss_name} {format_fraction(run.budget.total)}"
+    found = (
+        f"these plans misplace one in ten at most: {few}"
+        if few
+        else ("neither 64 times the loss nor fewer attributes help: coarser levels, or more records, would")
+    )
+    return (
+        f"about {records:,.0f} records in {cells:,} cells at {loss}: {share:.0%} of them would stand in a "
+        f"wrong cell even in the table of {run.spine.names[0]}, as tried on synthetic records that are "
+        f"spread as Zipf's law says; {found}."
+    )
+
+
+def _is_plain(run: Run, records: float) -> bool:
+    """Whether the noise at the top is small beside the records, so that nothing needs to be tried."""
+    top = run.plan.levels[0]
+    finest = [planned for planned in top.queries if planned.query.name == "detailed"]
+    if not finest:
+        return False
+    noise = run.budget.distribution(top.geolevel, "detailed")
+    return float(np.sqrt(noise.variance)) * finest[0].query.size <= _NO_RISK * records
+
+
+def _misplaces_few(run: Run, records: float) -> bool:
+    try:
+        share = misplaced_at_top(run, records)
+    except OpendasError:  # bounds that synthetic records of fewer attributes cannot keep
+        return False
+    return share is not None and share <= FEW
+
+
+def _larger_losses(run: Run) -> Iterator[tuple[str, Run]]:
+    name, total, queries = run.budget.mechanism.loss_name, run.budget.total, run.budget.queries
+    for factor in _MORE_LOSS:
+        yield (
+            f"{name} {format_fraction(total * factor)}",
+            run.changed(budget=_budget(run, total * factor, queries)),
+        )
+
+
+def _fewer_attributes(run: Run) -> Iterator[tuple[str, Run]]:
+    """Yield the run with fewer and fewer attributes; the largest is left out first."""
+    kept = sorted(run.product.schema.attributes, key=len)
+    while len(kept) > 1:
+        kept.pop()
+        names = [each.name for each in run.product.schema.attributes if each in kept]
+        other = _with_attributes(run, names)
+        if other is not None:
+            yield f"attributes {', '.join(names)} ({other.product.schema.size:,} cells)", other
+
+
+def _budget(run: Run, total: Fraction, queries: Mapping[str, Mapping[str, Fraction]]) -> BudgetSpec:
+    gaussian = run.budget.mechanism.is_gaussian
+    return replace(
+        run.resolved.budget,
+        preset=None,
+        rho=total if gaussian else None,
+        epsilon=None if gaussian else total,
+        geolevels=run.budget.geolevels,
+        queries=queries,
+        normalise=False,
+    )
+
+
+def _with_attributes(run: Run, names: list[str]) -> Run | None:
+    """Return the run with some of its attributes; the shares of what they cannot ask go to their cells."""
+    product = run.product
+    if product.bounds or product.passes.geolevels - {"*", "root", "leaf"}:
+        return None
+    recodes = tuple(recode for recode in product.recodes if recode.attribute in names)
+    words = {"total", *names, *(recode.name for recode in recodes)}
+
+    def can(query: str) -> bool:
+        return all(factor.strip() in words for factor in query.split("*"))
+
+    schema = Schema(tuple(product.schema.attribute(name) for name in names))
+    smaller = replace(
+        product,
+        schema=schema,
+        recodes=recodes,
+        query_names=(),
+        invariants=tuple(each for each in product.invariants if can(each.query)),
+        structural_zeros=tuple(z for z in product.structural_zeros if set(z.levels) <= set(names)),
+    )
+    canonical = smaller.workload.canonical
+    asked = ["total", "detailed", *(name for name in product.query_names if can(name))]
+    smaller = replace(smaller, query_names=tuple(dict.fromkeys(map(canonical, asked))))
+    queries: dict[str, dict[str, Fraction]] = {}
+    for level, shares in run.budget.queries.items():
+        merged = queries.setdefault(level, {})
+        for query, share in shares.items():
+            name = canonical(query if can(query) else "detailed")
+            merged[name] = merged.get(name, Fraction(0)) + share
+    return run.changed(product=smaller, budget=_budget(run, run.budget.total, queries))

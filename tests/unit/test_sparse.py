@@ -1,0 +1,108 @@
+"""Tables that are too sparse for their budget are told before anything is spent, with plans that do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import opendas as od
+from opendas.cli.failures import guarded
+from opendas.cli.main import cli
+from opendas.runs.simulated.sparse import FEW, MANY, misplaced_at_top, sparse_warning
+from opendas.runs.simulated.trial import Trial
+
+SIZES = {"age": 9, "sex": 2, "kind": 20}
+
+
+def stays(folder: Path, rho: str = "1", rows: int = 400) -> Path:
+    """Write a table of 12 wards and 360 cells with its files; labels are as frequent as 1/rank."""
+    rng = np.random.default_rng(5)
+    drawn = [
+        rng.choice(n, rows, p=(weights := 1 / np.arange(1, n + 1)) / weights.sum()) for n in SIZES.values()
+    ]
+    lines = ["ward,age,sex,kind"]
+    lines += [f"w{n % 12:02d},a{a},s{s},k{k}" for n, (a, s, k) in enumerate(zip(*drawn, strict=True))]
+    (folder / "stays.csv").write_text("\n".join(lines) + "\n")
+    (folder / "wards.csv").write_text("ward\n" + "".join(f"w{n:02d}\n" for n in range(12)))
+    attributes = "".join(f"{name} = {[f'{name[0]}{i}' for i in range(n)]}\n" for name, n in SIZES.items())
+    (folder / "p.toml").write_text(
+        '[product]\nname = "stays"\nprotected_unit = "stay"\nprovenance = "public"\n[attributes]\n'
+        f'{attributes}[queries]\ngroups = ["age", "age * sex"]\n'
+    )
+    (folder / "run.toml").write_text(
+        '[run]\nproduct = "p.toml"\n[input]\nreader = "records"\npath = "stays.csv"\ngeocode = "ward"\n'
+        '[geography]\nlevels = [{ name = "all", prefix = 0 }, { name = "ward" }]\nframe = "wards.csv"\n'
+        f'provenance = "public"\n[budget]\nrho = "{rho}"\ngeolevels = {{ all = "1/2", ward = "1/2" }}\n'
+        '[budget.queries]\n"*" = { total = "1/4", age = "1/4", detailed = "1/2" }\n'
+    )
+    return folder / "run.toml"
+
+
+def test_a_sparse_table_is_told_and_what_is_proposed_is_usable(tmp_path: Path) -> None:
+    run = od.load(stays(tmp_path, "1/5"))
+    said = sparse_warning(run, 400)
+    assert said is not None
+    assert said.startswith("about 400 records in 360 cells at rho 1/5: ")
+    share = int(re.search(r": (\d+)% of them", said)[1]) / 100  # type: ignore[index]
+    assert share > MANY
+    proposed = re.search(r"rho (\S+); attributes (.*) \(", said)
+    assert proposed is not None
+    loss, names = proposed.groups()
+    (tmp_path / "more").mkdir()
+    assert misplaced_at_top(od.load(stays(tmp_path / "more", loss)), 400) <= FEW  # type: ignore[operator]
+    assert set(names.split(", ")) < set(SIZES)
+
+
+def test_what_is_foretold_is_what_happens(tmp_path: Path) -> None:
+    """Records that are spread as the trial takes them to be: the share it says is that of a release."""
+    path = stays(tmp_path, "1/10")
+    foretold = misplaced_at_top(od.load(path), 400, draws=6)
+    shares = []
+    for seed in range(4):
+        release = od.release(od.load(path), out=tmp_path / str(seed), seed=seed, workers=1)
+        rows = od.evaluate(release, truth=od.load(path), save=False).rows
+        (error,) = [r["mean_abs_error"] for r in rows if (r["geolevel"], r["query"]) == ("all", "detailed")]
+        shares.append(error / (2 * 400))
+    assert foretold == pytest.approx(np.mean(shares), abs=0.12)
+
+
+def test_what_is_dense_enough_is_not_spoken_of(tmp_path: Path) -> None:
+    run = od.load(stays(tmp_path, "10"))
+    assert sparse_warning(run, 40_000) is None
+    assert sparse_warning(run, 4_000_000) is None  # without a trial
+
+
+def test_plan_and_run_say_it_before_anything_is_spent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = stays(tmp_path, "1/50")
+    result = CliRunner().invoke(cli, ["plan", str(path), "--records", "400"], obj={})
+    assert result.exit_code == 0, result.output
+    assert "warning: about 400 records in 360 cells" in result.stderr
+    assert len(result.stdout.strip().split("\n")) <= 6
+    assert guarded(cli, ["run", str(path), "--out", str(tmp_path / "out"), "--seed", "1"]) == 0
+    said = capsys.readouterr().err
+    assert said.index("about 400 records in 360 cells") < said.index("measuring")
+
+
+def test_the_number_of_records_is_told_to_two_digits(tmp_path: Path) -> None:
+    said = sparse_warning(od.load(stays(tmp_path, "1/50")), 412)
+    assert said is not None
+    assert "412" not in said
+
+
+def test_usual_errors_are_exact_where_totals_are(tmp_path: Path) -> None:
+    path = stays(tmp_path)
+    product = tmp_path / "p.toml"
+    product.write_text(product.read_text() + '[[invariants]]\nquery = "total"\ngeolevel = "ward"\n')
+    trial = Trial.of(od.load(path))
+    assert trial is not None
+    usual = trial.tried(draws=1).usual
+    assert [(row.geolevel, row.within) for row in usual] == [("all", 0), ("ward", 0)]
+    assert all(row.misplaced > 0 for row in usual)
+    result = CliRunner().invoke(cli, ["plan", str(path)], obj={})
+    assert "exact in all, ward" in result.stdout
