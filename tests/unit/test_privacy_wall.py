@@ -124,7 +124,7 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
     assert importers("RunKey") == {
         "opendas.engines.spark.counts",  # for the input tag, as next
         "opendas.engines.truth",
-        "opendas.cli.signing",  # keys split and join: makes one, in shares
+        "opendas.cli.custody",  # keys split and join: makes one, in shares
         "opendas.custody.books",  # a book's own key: tags and heads, no noise
         "opendas.runs.account",  # the same, by return value
         "opendas.phsafe.run",  # for the input tag
