@@ -181,8 +181,8 @@ class Run:
         estimator : str or Estimator, optional
             A name, or an object as :class:`opendas.topdown.family_data.Estimator` describes it.
         plan : str or mapping, optional
-            How the loss is shared out: the name of a preset, or the keys of ``[budget]`` that do so
-            (``preset``, ``geolevels``, ``queries``, ``normalise``, ``source``). The loss of the run stays.
+            How the loss is shared out: the name of a preset, or those keys of ``[budget]`` that change
+            (``geolevels``, ``queries``, ``source``, ...). The loss of the run stays.
 
         Raises
         ------
@@ -195,9 +195,12 @@ class Run:
         given = written.budget
         budget = {name: getattr(given, name) for name in given.model_fields_set}
         if plan is not None:
-            budget = {name: budget[name] for name in budget if name in ("rho", "epsilon", "delta")}
+            parts_of_plan = {"preset": plan} if isinstance(plan, str) else dict(plan)
+            whole = "preset" in parts_of_plan
+            gone = {"source"} | ({"preset", "geolevels", "queries", "normalise"} if whole else set())
+            budget = {name: value for name, value in budget.items() if name not in gone}
             budget[self.resolved.mechanism.loss_name] = self._whole_loss()
-            budget |= {"preset": plan} if isinstance(plan, str) else dict(plan)
+            budget |= parts_of_plan
         budget |= {name: loss for name, loss in (("rho", rho), ("epsilon", epsilon)) if loss is not None}
         section, _ = parse_document(budget, BudgetSection, "with_", Path())
         parts: dict[str, Any] = {"budget": section}

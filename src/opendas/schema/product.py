@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
@@ -124,6 +125,8 @@ class Product:
         The act that found private labels.
     tie : Tie or None
         To which product it may be tied; of a run, to which release it is.
+    workloads : mapping of name to (query group, weight) pairs
+        What a budget means where it names a workload: its share is divided in proportion to the weights.
     companion : Product or None
         A second histogram of the same protected units, which counts every one of them, while a unit may have
         no record here: households, and the housing units and group quarters that they live in or not. A run
@@ -146,6 +149,25 @@ class Product:
     discovery: Discovery | None = None
     tie: Tie | None = None
     companion: Product | None = None
+    workloads: Mapping[str, tuple[tuple[str, Fraction], ...]] = field(default_factory=dict)
+
+    def each_query(self, shares: Mapping[str, Fraction]) -> dict[str, Fraction]:
+        """Return the shares of a geolevel with workloads divided among their query groups.
+
+        Raises
+        ------
+        ConfigError
+            If a query group of a workload has a share of its own, too.
+        """
+        found: dict[str, Fraction] = {}
+        for name, share in shares.items():
+            members = self.workloads.get(name, ((name, Fraction(1)),))
+            whole = sum((weight for _, weight in members), Fraction(0))
+            for query, weight in members:
+                if query in found:
+                    raise ConfigError(f"[budget.queries] gives {query!r} a share twice: with {name!r}, too.")
+                found[query] = share * weight / whole
+        return found
 
     @property
     def tied(self) -> Tie | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
@@ -18,6 +19,7 @@ from opendas.runs.config.model import (
     BUILT_IN_PRODUCTS,
     BudgetSection,
     DiscoverySection,
+    Exact,
     Name,
     Origins,
     PassesSection,
@@ -26,7 +28,7 @@ from opendas.runs.config.model import (
     StageSection,
 )
 from opendas.runs.config.words import nearest
-from opendas.schema.attributes import Attribute, Recode, Schema, labels_named
+from opendas.schema.attributes import RESERVED_NAMES, Attribute, Recode, Schema, labels_named
 from opendas.schema.declarations import MAX_PEOPLE_PER_UNIT, Bound, Invariant, StructuralZero, Tie
 from opendas.schema.dhc_persons import dhc_persons
 from opendas.schema.dhc_units import dhc_units, dhc_units_tenvacgq
@@ -34,6 +36,7 @@ from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Passes, PassPlan, Product
 from opendas.schema.provenance import PROVENANCE_WORDS, Provenance
 from opendas.schema.query_groups import Workload
+from opendas.schema.workloads import OWN_WORKLOADS, find_workload, inside_or_out, recodes_of
 
 __all__ = ["ProductFile", "earlier_stages", "load_product", "pass_table"]
 
@@ -143,6 +146,16 @@ class RecodeSection(Section):
     others: Name | None = None
 
 
+class WorkloadSection(Section):
+    """``[workloads.NAME]``: query groups by a rule, or of listed ranges, with one name in a budget."""
+
+    attribute: Name
+    kind: Name | None = None
+    ranges: tuple[_Levels, ...] = ()
+    by: tuple[Name, ...] = ()
+    weights: tuple[Exact, ...] = ()
+
+
 class QueriesSection(Section):
     """``[queries]``."""
 
@@ -181,6 +194,7 @@ class ProductFile(Section):
     product: ProductSection
     attributes: Mapping[str, _Levels] = Field(min_length=1)
     recodes: Mapping[str, RecodeSection] = Field(default_factory=dict)
+    workloads: Mapping[str, WorkloadSection] = Field(default_factory=dict)
     queries: QueriesSection = QueriesSection()
     structural_zeros: tuple[Mapping[str, _Levels], ...] = ()
     invariants: tuple[InvariantSection, ...] = ()
@@ -281,12 +295,13 @@ def _product(declared: ProductFile, check: _Checker) -> Product:
     workload = _workload(declared, check)
     if workload is None:
         raise check.error()
+    workloads = _workloads(declared, workload, check)
     discovery = declared.product.discovery
     product = Product(
         name=name,
         schema=workload.schema,
         recodes=tuple(workload.recodes.values()),
-        query_names=_query_names(declared, workload, check),
+        query_names=_query_names(declared, workload, workloads, check),
         invariants=_invariants(declared, workload, check),
         bounds=_bounds(declared, workload, check),
         structural_zeros=_structural_zeros(declared, workload, check),
@@ -298,6 +313,7 @@ def _product(declared: ProductFile, check: _Checker) -> Product:
         discovery=None if discovery is None else discovery.discovery,
         tie=_tie(declared, workload, check),
         companion=_companion(declared, workload, check),
+        workloads=workloads,
     )
     check.finish()
     if not product.possible.any():
@@ -381,7 +397,65 @@ def _workload(declared: ProductFile, check: _Checker) -> Workload | None:
         recode = _recode(name, section, attributes, check)
         if recode is not None:
             recodes.append(recode)
+    for name, given in declared.workloads.items():
+        recodes += _partitions(name, given, declared, attributes, check)
     return None if check.findings or schema is None else Workload(schema, recodes)
+
+
+def _partitions(
+    name: str,
+    given: WorkloadSection,
+    declared: ProductFile,
+    attributes: Mapping[str, Attribute],
+    check: _Checker,
+) -> Sequence[Recode]:
+    """Return the recodes of a workload."""
+    where = ("workloads", name)
+    if name in declared.attributes or name in declared.recodes or name in RESERVED_NAMES:
+        check.refuse(where, f"{name!r} is taken: by an attribute, a recode or a reserved word")
+        return ()
+    if given.attribute not in attributes:
+        check.refuse(
+            (*where, "attribute"),
+            f"no attribute {given.attribute!r}; {nearest(given.attribute, attributes)}",
+        )
+        return ()
+    if (given.kind is None) == (not given.ranges):
+        check.refuse(where, f"give either a kind ({', '.join(OWN_WORKLOADS)}) or ranges")
+        return ()
+    attribute = attributes[given.attribute]
+
+    def made() -> Sequence[Recode]:
+        if given.kind is not None:
+            found = find_workload(given.kind).partitions(len(attribute))
+        else:
+            order = attribute.levels
+            found = [inside_or_out(labels_named(texts, order), order) for texts in given.ranges]
+        return recodes_of(name, attribute, found)
+
+    return check.attempt(where, made) or ()
+
+
+def _workloads(
+    declared: ProductFile, workload: Workload, check: _Checker
+) -> dict[str, tuple[tuple[str, Fraction], ...]]:
+    """Return the query groups of each workload, with their weights."""
+    found = {}
+    for name, given in declared.workloads.items():
+        recodes = [each for each in workload.recodes if each.rpartition(" ")[0] == name]
+        where = ("workloads", name, "by")
+        queries = [
+            check.attempt(where, workload.canonical, " * ".join((recode, *given.by))) for recode in recodes
+        ]
+        weights = given.weights or (Fraction(1),) * len(recodes)
+        if len(weights) != len(recodes) or min(weights) <= 0:
+            rule = f"expected {len(recodes)} positive numbers, one for each partition"
+            check.refuse(("workloads", name, "weights"), rule)
+            continue
+        found[name] = tuple(
+            (query, w) for query, w in zip(queries, weights, strict=True) if query is not None
+        )
+    return found
 
 
 def _recode(
@@ -411,12 +485,18 @@ def _recode(
     return recode
 
 
-def _query_names(declared: ProductFile, workload: Workload, check: _Checker) -> tuple[str, ...]:
+def _query_names(
+    declared: ProductFile,
+    workload: Workload,
+    workloads: Mapping[str, tuple[tuple[str, Fraction], ...]],
+    check: _Checker,
+) -> tuple[str, ...]:
     names = ["total"]
     for number, name in enumerate(declared.queries.groups):
         canonical = check.attempt(("queries", "groups", number), workload.canonical, name)
         if canonical is not None and canonical != "detailed":
             names.append(canonical)
+    names += [query for members in workloads.values() for query, _ in members if query != "detailed"]
     return (*dict.fromkeys(names), "detailed")
 
 

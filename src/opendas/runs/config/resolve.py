@@ -740,6 +740,9 @@ def _budget(
             f"[budget] is missing: the product {product.name} brings none. Give {mechanism.loss_name}, "
             "geolevels and [budget.queries], or a preset."
         )
+    queries = parts.get("queries")
+    if product.workloads and isinstance(queries, Mapping):
+        parts["queries"] = {level: product.each_query(shares) for level, shares in queries.items()}
     parts["normalise"] = bool(parts.get("normalise"))
     return BudgetSpec(**parts, mechanism=mechanism, neighbours=neighbours)  # type: ignore[arg-type]
 
