@@ -59,6 +59,7 @@ __all__ = [
     "exact_level",
     "experiment",
     "export_measurements",
+    "export_microdata",
     "forget_key",
     "ledger",
     "load",
@@ -544,21 +545,55 @@ def export_measurements(out: str | Path, to: str | Path, *, product: str | None 
     from opendas.files.release_folder import ReleaseFolder
 
     held = ReleaseFolder(Path(out))
-    names = [name for name in held.names if name in ("pl94-persons", "pl94-units")]
-    chosen = names if product is None else [product]
+    written: list[Path] = []
+    for name in _published(held.names, product, Path(to)):
+        written += write_bureau_file(noisy_tree(held[name]), Path(to) / name)
+    return tuple(written)
+
+
+def export_microdata(out: str | Path, to: str | Path, *, product: str | None = None) -> tuple[Path, ...]:
+    """Write redistricting microdata as the public files of 2020: one comma CSV for each state.
+
+    Parameters
+    ----------
+    out, product
+        As for :func:`export_measurements`.
+    to : path
+        Folder; ``2020_ppmf_bystate/2020_ppmf_person_44.csv`` comes to stand in it.
+
+    Raises
+    ------
+    ConfigError
+        If there is something at the place already, or the release holds no such microdata.
+    """
+    from opendas.files.mdf.reading import write_state_files
+    from opendas.files.release_folder import ReleaseFolder
+
+    held = ReleaseFolder(Path(out))
+    written: list[Path] = []
+    for name in _published(held.names, product, Path(to)):
+        written += write_state_files(held[name].mdf, held[name].product, held[name].frame, Path(to))
+    return tuple(written)
+
+
+def _published(names: Sequence[str], product: str | None, to: Path) -> list[str]:
+    """Return the products whose files have a published layout.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, or something is at the place already.
+    """
+    known = [name for name in names if name in ("pl94-persons", "pl94-units")]
+    chosen = known if product is None else [product]
     if not chosen:
         raise ConfigError(
-            f"the release holds {', '.join(held.names)}; the published layout is that of pl94-persons and "
+            f"the release holds {', '.join(names)}; the published layout is that of pl94-persons and "
             "pl94-units."
         )
-    written: list[Path] = []
-    for name in chosen:
-        folder = Path(to) / name
-        if folder.exists():
-            raise ConfigError(f"{folder} is there already; give another folder.")
-        tree = noisy_tree(held[name])
-        written += write_bureau_file(tree, folder)
-    return tuple(written)
+    if to.exists() and any(to.iterdir()):
+        raise ConfigError(f"{to} holds something already; give another folder.")
+    return chosen
 
 
 def describe_measurements(path: str | Path, state: str | None = None) -> dict[str, Any]:

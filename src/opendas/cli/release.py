@@ -612,9 +612,9 @@ def _summary_lines(found: Mapping[str, Any]) -> Iterator[str]:
 @click.option(
     "--format",
     "file_format",
-    type=click.Choice(["nmf"]),
+    type=click.Choice(["nmf", "ppmf"]),
     required=True,
-    help="nmf: noisy measurements in the Census Bureau's public layout.",
+    help="nmf: noisy measurements in the Census Bureau's public layout; ppmf: microdata, a CSV a state.",
 )
 @click.option("--product", default=None, help="One product. Default: all that have the format.")
 @click.option("--to", type=FOLDER, required=True, help="Folder.")
@@ -625,5 +625,6 @@ def export_command(out: Path, file_format: str, product: str | None, to: Path) -
     """
     import opendas
 
-    for path in opendas.export_measurements(out, to, product=product):
+    export = opendas.export_measurements if file_format == "nmf" else opendas.export_microdata
+    for path in export(out, to, product=product):
         click.echo(str(path))

@@ -205,7 +205,7 @@ def test_a_state_that_is_not_there_or_not_apart(two_states: Path, tmp_path: Path
     for folder in list((copy / "State.parquet").rglob("State=044")):
         for path in folder.iterdir():
             path.rename(folder.parent / path.name)
-    with pytest.raises(FormatError, match="044 is of another state than 45"):
+    with pytest.raises(FormatError, match="no other file has a row of that state"):
         BureauFile.open(copy, "45")
 
 

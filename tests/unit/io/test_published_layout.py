@@ -11,19 +11,23 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 import pytest
 from support.dhc_measurements import MadeCounty
 from support.release_builder import add_product
 
 import opendas
+import opendas.errors
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.files.mdf.reading import read_mdf_records
 from opendas.files.nmf.bureau_tree import BureauFile
 from opendas.files.nmf.bureau_writing import bureau_geocodes
 from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.release_folder import ReleaseFolder
 
+LISTS = pa.list_(pa.int64())
 AXES = {"pl94-persons": ["hhgq", "votingage", "hispanic", "cenrace"], "pl94-units": ["h1"]}
 
 
@@ -144,10 +148,76 @@ def test_intervals_from_the_export_are_those_of_the_release(release: Path, publi
         assert np.allclose(one["variance"], two["variance"], rtol=1e-5)
 
 
+def of_state(code: str, state: str) -> str:
+    """Return the code of the same geounit in a state with another number."""
+    return f"0{state}{code[3:-16]}{state}{code[-14:]}" if len(code) > 20 else f"0{state}{code[3:]}"
+
+
+@pytest.fixture
+def two_states(published: Path, tmp_path: Path) -> Path:
+    """A second state in the same parts, with other answers, and no folders of states."""
+    root = tmp_path / "together"
+    for path in parts(published / "pl94-persons"):
+        table = pq.read_table(path, partitioning=None)
+        codes = pa.array([of_state(code, "45") for code in table.column("geocode").to_pylist()])
+        values = pa.array([[v + 1 for v in row] for row in table.column("value").to_pylist()], LISTS)
+        other = table.set_column(0, "geocode", codes)
+        if "DPQuery" in path.parts:
+            other = other.set_column(other.column_names.index("value"), "value", values)
+        both = pa.concat_tables([table, other])
+        folder = root / path.relative_to(published / "pl94-persons").parent.parent
+        folder.mkdir(parents=True)
+        pq.write_table(both, folder / "part-7.parquet", row_group_size=len(table))
+    return root
+
+
+def test_one_state_of_parts_that_hold_several(two_states: Path, published: Path, monkeypatch) -> None:
+    """Row groups without a row of the state are not read, and answers are those of its rows."""
+    read: list[int] = []
+    one, many = pq.ParquetFile.read_row_group, pq.ParquetFile.read_row_groups
+
+    def noting_one(self, group, *more, **named):
+        read.append(group)
+        return one(self, group, *more, **named)
+
+    def noting_many(self, groups, *more, **named):
+        read.extend(groups)
+        return many(self, groups, *more, **named)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", noting_one)
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", noting_many)
+    alone = opendas.NoisyFile(published / "pl94-persons").intervals("votingage", geolevel="tract")
+    for state, wanted in (("44", {0}), ("45", {1})):
+        read.clear()
+        found = opendas.NoisyFile(two_states, state=state).intervals("votingage", geolevel="tract")
+        assert set(read) == wanted
+        table, first = found.to_pandas(), alone.to_pandas()
+        assert set(table["geocode"].str[:2]) == {state}
+        assert np.allclose(table["variance"], first["variance"])
+        if state == "44":
+            assert np.allclose(table["estimate"], first["estimate"])
+    with pytest.raises(opendas.errors.FormatError, match="no other file has a row of that state"):
+        opendas.NoisyFile(two_states, state="46").intervals("votingage", geolevel="tract")
+
+
+def test_a_missing_part_is_named(published: Path, capsys, caplog) -> None:
+    """Without the answers of some block groups, what is below them looks bypassed: the budget tells."""
+    path = next((published / "pl94-persons" / "Block_Group.parquet" / "DPQuery").rglob("*.parquet"))
+    table = pq.read_table(path, partitioning=None)
+    code = table.column("geocode")[0]
+    pq.write_table(table.filter(pa.compute.not_equal(table.column("geocode"), code)), path)
+    asked = ["interval", str(published / "pl94-persons"), "--query", "votingage", "--geolevel", "county"]
+    assert guarded(cli, [*asked, "--json"]) == 0
+    assert "A part of Block_Group.parquet/DPQuery is missing" in caplog.text
+    capsys.readouterr()
+    assert guarded(cli, ["nmf", str(published / "pl94-persons")]) == 1
+    assert "They differ most at block_group" in capsys.readouterr().out
+
+
 def test_export_refuses(release: Path, published: Path, tmp_path: Path, capsys) -> None:
     command = ["export", str(release), "--format", "nmf", "--to"]
     assert guarded(cli, [*command, str(published)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "holds something already" in capsys.readouterr().err
     assert guarded(cli, [*command, str(tmp_path / "x"), "--product", "dhc-persons"]) == 2
     assert not (tmp_path / "x").exists()
 
@@ -185,7 +255,7 @@ def test_what_is_missing_and_what_contradicts(published: Path, tmp_path: Path, c
     pq.write_table(table.set_column(place, "variance", pa.array(values, pa.float32())), path)
     assert guarded(cli, ["nmf", str(published / "pl94-units"), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert "one budget gives all the same" in found["contradictions"][0]
+    assert "one budget gives all the same. They differ most at county" in found["contradictions"][0]
     dhc = MadeCounty(1).write(tmp_path / "dhc", queries=("hispanic * sex", "detailed"))
     os.rename(dhc, tmp_path / "US_DHCP_PROD")
     assert guarded(cli, ["nmf", str(tmp_path / "US_DHCP_PROD"), "--json"]) == 0
@@ -197,3 +267,31 @@ def test_what_is_missing_and_what_contradicts(published: Path, tmp_path: Path, c
     assert "P12" in found["tables"]
     assert guarded(cli, ["nmf", str(tmp_path)]) == 2
     assert "one folder lower" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fmt", ["parquet", "pipe"])
+def test_microdata_as_the_published_files_of_states(tmp_path: Path, persons, units, fmt: str) -> None:
+    """pandas, polars and DuckDB read one comma CSV a state, and every record is there."""
+    for example in (persons, units):
+        add_product(tmp_path / "release", example, fmt=fmt)
+    to = tmp_path / "ppmf"
+    written = opendas.export_microdata(tmp_path / "release", to)
+    assert [path.relative_to(to).as_posix() for path in written] == [
+        "2020_ppmf_bystate/2020_ppmf_person_44.csv",
+        "2020_ppmf_bystate/2020_ppmf_unit_44.csv",
+    ]
+    for path, name in zip(written, ("pl94-persons", "pl94-units"), strict=True):
+        found = pd.read_csv(path, dtype=str, keep_default_na=False)
+        released = ReleaseFolder(tmp_path / "release")[name]
+        counts = read_mdf_records(released.mdf, released.product, released.frame).counts.row_totals()
+        geoid = found["TABBLKST"] + found["TABBLKCOU"] + found["TABTRACTCE"] + found["TABBLK"]
+        codes = [code.decode() for code in released.frame.geocodes]
+        wanted = {code: n for code, n in zip(codes, counts.tolist(), strict=True) if n}
+        assert geoid.value_counts().to_dict() == wanted != {}
+        assert pl.read_csv(path, infer_schema=False).shape == found.shape
+        assert duckdb.sql(f"select count(*) from read_csv('{path}')").fetchall() == [(len(found),)]
+        assert not path.read_text().startswith("#")
+    first = pd.read_csv(written[0], dtype=str)
+    assert set(first["VOTING_AGE"]) <= {"1", "2"}
+    assert first["CENRACE"].str.len().eq(2).all()
+    assert guarded(cli, ["export", str(tmp_path / "release"), "--format", "ppmf", "--to", str(to)]) == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +15,15 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from opendas.arrays import Ints
-from opendas.errors import Finding, FormatError, GeographyError, SchemaError
+from opendas.errors import ConfigError, Finding, FormatError, GeographyError, SchemaError
+from opendas.files.atomic import atomic_file
 from opendas.files.mdf.layout import Column, Layout, estimate_of_records, mdf_layout
 from opendas.files.parquet import open_parquet, reading
 from opendas.geography.frame import Frame
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
-__all__ = ["MdfRecords", "mdf_files", "read_mdf", "read_mdf_records"]
+__all__ = ["MdfRecords", "mdf_files", "read_mdf", "read_mdf_records", "write_state_files"]
 
 _BATCH = 1 << 20
 
@@ -64,6 +67,58 @@ def mdf_files(folder: Path) -> tuple[Path, ...]:
     if len({path.suffix for path in files}) > 1:
         raise FormatError(f"{folder.name}: microdata in two formats; keep *.parquet or *.txt.")
     return tuple(files)
+
+
+def write_state_files(folder: Path, product: Product, frame: Frame, to: Path) -> list[Path]:
+    """Write microdata as the privacy-protected microdata files of 2020: one comma CSV for each state.
+
+    Parameters
+    ----------
+    folder : Path
+        Of microdata, in either format, state by state as they are written.
+    product, frame
+        Of the microdata: a redistricting product.
+    to : Path
+        Folder; ``2020_ppmf_bystate/2020_ppmf_person_44.csv`` comes to stand in it.
+
+    Raises
+    ------
+    ConfigError
+        If the product was not published so.
+    FormatError
+        If a part is damaged.
+    """
+    names = {"persons": "person", "units": "unit"}
+    if product.layout not in names:
+        raise ConfigError(f"{product.name} was not published as a CSV for each state.")
+    layout = mdf_layout(product, frame)
+    state = next(i for i, column in enumerate(layout.columns) if column.name == "TABBLKST")
+    batches = itertools.chain.from_iterable(_batches(path, layout) for path in mdf_files(folder))
+    rows = itertools.chain.from_iterable(_runs(batch, state) for batch in batches)
+    written = []
+    for code, parts in itertools.groupby(rows, key=operator.itemgetter(0)):
+        written.append(to / "2020_ppmf_bystate" / f"2020_ppmf_{names[product.layout]}_{code}.csv")
+        with atomic_file(written[-1]) as file:
+            file.write((",".join(column.name for column in layout.columns) + "\n").encode())
+            options = pacsv.WriteOptions(include_header=False, quoting_style="none")
+            for _, part in parts:
+                pacsv.write_csv(part, file, options)
+    return written
+
+
+def _runs(batch: Any, column: int) -> Iterator[tuple[str, Any]]:
+    """Yield runs of rows with one value in a column, all columns as plain text or numbers."""
+    table = pa.table(
+        {
+            name: values.cast(pa.string()) if pa.types.is_dictionary(values.type) else values
+            for name, values in zip(batch.schema.names, batch.columns, strict=True)
+        }
+    )
+    codes = np.asarray(table.column(column).to_numpy(zero_copy_only=False), dtype="U2")
+    cuts = [0, *(np.flatnonzero(codes[1:] != codes[:-1]) + 1).tolist(), len(codes)]
+    for start, stop in itertools.pairwise(cuts):
+        if stop > start:
+            yield str(codes[start]), table.slice(start, stop - start)
 
 
 def read_mdf(folder: Path, product: Product, frame: Frame) -> Histogram:

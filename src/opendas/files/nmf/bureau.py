@@ -62,6 +62,8 @@ class BureauRows:
     files : tuple of Path
     starts : int64 (files + 1,)
         First row of each file.
+    place : int64 (r,)
+        Number of each row among all rows of the files, ascending: of one state, some are left out.
     geocode : bytes array (r,)
     name : int64 (r,)
         Position in `names`.
@@ -74,6 +76,7 @@ class BureauRows:
 
     files: tuple[Path, ...]
     starts: Ints
+    place: Ints
     geocode: Codes
     name: Ints
     names: tuple[str, ...]
@@ -125,13 +128,13 @@ def read_bureau_levels(path: Path, state: str | None = None) -> tuple[BureauLeve
     path : Path
     state : str, optional
         Two digits: files of other states, in folders ``State=...`` of their own, are not opened, nor those of
-        the nation.
+        the nation; of files with several states, row groups that hold none of its rows are not read.
 
     Raises
     ------
     FormatError
         If a geolevel is missing between others, a column is missing, geocodes have several lengths, a file is
-        damaged, or the wanted state is not there or not apart.
+        damaged, or the wanted state is not there.
     """
     found = [[name for name in spine if (path / f"{name}.parquet").is_dir()] for spine in SPINES]
     spine, there = max(zip(SPINES, found, strict=True), key=lambda pair: len(pair[1]))
@@ -161,15 +164,11 @@ def _read_level(path: Path, name: str, state: str | None) -> BureauLevel:
         _read_rows(folder / kind, name, kind, state) for kind in ("DPQuery", "Constraint")
     )
     codes = np.unique(np.concatenate([measured.geocode, constraints.geocode]))
-    if state is not None:
-        other = next((code for code in codes.tolist() if code[1:3] != state.encode()), None)
-        if other is not None:
-            raise FormatError(
-                f"{name}.parquet: geocode {other.decode()} is of another state than {state}, and not in a "
-                "folder State=... of its own; only states that are apart can be chosen."
-            )
-        if len(codes) == 0:
-            raise FormatError(f"{name}.parquet: there is no folder State=0{state}, and none State=1{state}.")
+    if state is not None and len(codes) == 0:
+        raise FormatError(
+            f"{name}.parquet: there is no folder State=0{state}, and none State=1{state}, and no other file "
+            "has a row of that state."
+        )
     if len(codes) == 0:
         raise FormatError(f"{name}.parquet: it holds no geounit.")
     lengths = np.unique(np.char.str_len(codes))
@@ -182,15 +181,18 @@ def _read_rows(folder: Path, level: str, kind: str, state: str | None) -> Bureau
     files = tuple(sorted(folder.glob("**/*.parquet"))) if folder.is_dir() else ()
     if state is not None:
         files = tuple(file for file in files if _state_of(file.relative_to(folder)) in ("", state))
-    tables = []
-    for file in files:
+    tables, places, starts = [], [], np.zeros(len(files) + 1, dtype=np.int64)
+    for number, file in enumerate(files):
         with names_part(file):
-            tables.append(_read_file(file, level, kind))
-    starts = np.concatenate([[0], np.cumsum([len(table) for table in tables], dtype=np.int64)])
+            apart = _state_of(file.relative_to(folder)) != ""
+            table, rows, size = _read_file(file, level, kind, None if apart else state)
+        tables.append(table)
+        places.append(rows + starts[number])
+        starts[number + 1] = starts[number] + size
     empty = np.zeros(0, dtype=np.int64)
-    if not tables:
+    if not any(map(len, tables)):
         return BureauRows(
-            (), starts.astype(np.int64), np.zeros(0, dtype="S1"), empty, (), empty, (), np.zeros(0), empty, ()
+            (), starts[:1], empty, np.zeros(0, dtype="S1"), empty, (), empty, (), np.zeros(0), empty, ()
         )
     table = pa.concat_tables(tables)
     name, names = _encoded(table.column("query_name"))
@@ -201,7 +203,8 @@ def _read_rows(folder: Path, level: str, kind: str, state: str | None) -> Bureau
         variance = np.asarray(pc.fill_null(pc.cast(table.column("variance"), pa.float64()), np.inf))
     return BureauRows(
         files,
-        starts.astype(np.int64),
+        starts,
+        np.concatenate(places),
         to_bytes(pc.cast(table.column("geocode"), pa.string())),
         name,
         names,
@@ -234,13 +237,23 @@ def names_part(file: Path) -> Iterator[None]:
 
 
 @reads_file
-def _read_file(file: Path, level: str, kind: str) -> pa.Table:
+def _read_file(file: Path, level: str, kind: str, state: str | None) -> tuple[pa.Table, Ints, int]:
+    """Return the rows of a file, or those of one state in it, their numbers, and how many it has in all."""
     opened = open_parquet(file)
     columns = _COLUMNS[kind]
     missing = [name for name in columns if name not in opened.schema_arrow.names]
     if missing:
         raise FormatError(f"{level}.parquet/{kind}: {file.name} has no column {missing[0]!r}.")
-    table = opened.read(columns=[name for name in columns if name != "value"])
+    named = [name for name in columns if name != "value"]
+    groups = [i for i in range(opened.num_row_groups) if state is None or _may_hold(opened, i, state)]
+    sizes = [opened.metadata.row_group(i).num_rows for i in range(opened.num_row_groups)]
+    first = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    rows = np.concatenate([np.zeros(0, np.int64), *(np.arange(first[i], first[i + 1]) for i in groups)])
+    table = opened.read_row_groups(groups, columns=named)
+    if state is not None:
+        inside = pc.equal(pc.utf8_slice_codeunits(pc.cast(table.column("geocode"), pa.string()), 1, 3), state)
+        inside = pc.fill_null(inside, False)  # its signature
+        table, rows = table.filter(inside), rows[np.asarray(inside)]
     for name in ("geocode", "query_name", "query_shape"):
         if table.column(name).null_count:
             raise FormatError(f"{level}.parquet/{kind}: {file.name} has rows without {name}.")
@@ -253,7 +266,18 @@ def _read_file(file: Path, level: str, kind: str) -> pa.Table:
             table = table.set_column(place, name, shape)
         if name == "variance":
             table = table.set_column(place, name, pc.cast(table.column(name), pa.float64()))
-    return table.replace_schema_metadata(None)
+    return table.replace_schema_metadata(None), rows, int(first[-1])
+
+
+def _may_hold(opened: Any, group: int, state: str) -> bool:
+    """Return whether a row group may hold rows of a state, by the bounds that the file tells of it."""
+    here = opened.metadata.row_group(group)
+    for column in range(here.num_columns):
+        told = here.column(column)
+        if told.path_in_schema == "geocode" and told.is_stats_set and told.statistics.has_min_max:
+            low, high = str(told.statistics.min), str(told.statistics.max)
+            return any(low[:3] <= mark + state <= high[:3] for mark in "01")
+    return True
 
 
 def _encoded(column: Any) -> tuple[Ints, tuple[str, ...]]:

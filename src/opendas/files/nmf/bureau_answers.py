@@ -129,10 +129,11 @@ def read_values(rows: BureauRows, wanted: Ints, size: int, level: str, query: st
         If a row has another number of values, or one that is no whole number.
     """
     found = np.zeros((len(wanted), size), dtype=np.int64)
-    place = np.searchsorted(rows.starts, wanted, side="right") - 1
+    line = rows.place[wanted]
+    place = np.searchsorted(rows.starts, line, side="right") - 1
     for number in np.unique(place).tolist():
         chosen = np.flatnonzero(place == number)
-        inside = wanted[chosen] - rows.starts[number]
+        inside = line[chosen] - rows.starts[number]
         file = rows.files[number]
         stamp = _stamp(file)
         bounds = _row_groups(file, stamp)
@@ -211,20 +212,22 @@ def sum_values(
             opened = open_parquet(file)
             for group, (low, high) in enumerate(itertools.pairwise(bounds)):
                 line = start + low
-                if not np.any(geounit[line : start + high] >= 0):
+                if not np.any(geounit[slice(*np.searchsorted(rows.place, (line, start + high)))] >= 0):
                     continue
                 for batch in opened.iter_batches(step, row_groups=[group], columns=["value"]):
                     column = batch.column(0)
-                    wanted = np.flatnonzero(geounit[line : line + len(column)] >= 0)
+                    first, last = np.searchsorted(rows.place, (line, line + len(column)))
+                    numbers = first + np.flatnonzero(geounit[first:last] >= 0)
+                    wanted = rows.place[numbers] - line
                     if column.null_count and bool(np.asarray(column.is_null())[wanted].any()):
                         raise FormatError(f"{level}.parquet: a row without values.")
                     offsets, flat = np.asarray(column.offsets), np.asarray(column.values)
-                    for i in wanted.tolist():
-                        name = int(rows.name[line + i])
+                    for number, i in zip(numbers.tolist(), wanted.tolist(), strict=True):
+                        name = int(rows.name[number])
                         values = flat[offsets[i] : offsets[i + 1]]
                         _check_values(values, len(padded[name]), maps[name][0], level)
                         sums = np.bincount(padded[name], values, sizes[name] + 1)[:-1]
-                        found[name][geounit[line + i]] = sums.astype(np.int64)
+                        found[name][geounit[number]] = sums.astype(np.int64)
                     line += len(column)
     return found
 

@@ -45,10 +45,13 @@ from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["BureauFile"]
+__all__ = ["BureauFile", "uneven_losses"]
 
 log = logging.getLogger(__name__)
 
+
+SAME_LOSS = 5e-4
+"""Part by which losses may differ: variances of narrow noise are not quite the parameter of its law."""
 
 _GEOCODE = 16
 _COMPANION = "tenvacgq_dpq"
@@ -184,6 +187,7 @@ class BureauFile:
             answers = BureauAnswers(self.levels, tuple(level.queries for level in noisy), tuple(rows))
         else:
             answers = BureauMargins(self.levels, tuple(margins), tuple(rows))
+        self._warn_of_losses(noisy)
         table, product = _constraints(self, margin)
         return NoisyTree(product, self.frame, self.spine, tuple(noisy), table, answers)
 
@@ -206,6 +210,30 @@ class BureauFile:
             for name, group in zip(named, groups, strict=True)
         )
         return Noise(names, tuple(group.size for group in groups), kinds, which)
+
+    def _warn_of_losses(self, noisy: Sequence[NoisyLevel]) -> None:
+        """Say where the way from the top to a block has less noise than elsewhere, or more.
+
+        One budget gives every way the same loss, whatever was bypassed; a part that is missing takes a piece.
+        """
+        spent = []
+        for level in noisy:
+            with np.errstate(divide="ignore"):
+                loss = np.where(np.isfinite(level.variances), 1.0 / level.variances, 0.0).sum(axis=1)
+            spent.append(loss[level.which])
+        uneven = uneven_losses(self.spine, spent)
+        if uneven is not None:
+            leaf, number, least, most = uneven
+            log.warning(
+                "the noise of %s cannot come from one budget: rho above block %s is %.6g, and above others "
+                "%.6g. A part of %s.parquet/DPQuery is missing, or variances were changed; estimates use "
+                "what is there.",
+                self.product.name,
+                self.frame.geocodes[self.spine.leaf_order[leaf]].decode(),
+                least,
+                most,
+                self.levels[number].folder,
+            )
 
     def companion(self) -> NoisyTree:
         """Return the measurements of the product's companion as one tree.
@@ -245,6 +273,36 @@ class BureauFile:
             else:
                 queries[text] = _query(self.product, text, rows.shapes[shape], level.folder)
         return queries, companion
+
+
+def uneven_losses(spine: Spine, spent: Sequence[Floats]) -> tuple[int, int, float, float] | None:
+    """Return where losses on the way from the top to a leaf differ by more than rounding; None if nowhere.
+
+    Parameters
+    ----------
+    spent : sequence of float64 (g,)
+        Loss of each geounit, per geolevel.
+
+    Returns
+    -------
+    leaf : int
+        One with the least, by its place on the spine.
+    level : int
+        Where it differs most from one with the greatest.
+    least, most : float
+    """
+    place = np.arange(len(spine.leaf))
+    places = [place]
+    for number in range(len(spine.levels) - 1, 0, -1):
+        place = spine.levels[number].parent[place]
+        places.append(place)
+    own = [level[there] for level, there in zip(spent, places[::-1], strict=True)]
+    total = np.sum(own, axis=0)
+    first, last = int(total.argmin()), int(total.argmax())
+    if total[last] - total[first] <= SAME_LOSS * total[last]:
+        return None
+    apart = [float(level[last] - level[first]) for level in own]
+    return first, int(np.argmax(apart)), float(total[first]), float(total[last])
 
 
 def _noisy(level: BureauLevel, groups: tuple[QueryGroup, ...], variance: Floats) -> NoisyLevel:

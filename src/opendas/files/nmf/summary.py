@@ -15,16 +15,13 @@ from typing import Any
 import numpy as np
 
 from opendas.arrays import Floats, Ints
-from opendas.files.nmf.bureau_tree import BureauFile
+from opendas.files.nmf.bureau_tree import BureauFile, uneven_losses
 from opendas.geography.spine import Spine
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.product import Product
 
 __all__ = ["FileSummary", "summary_of_file", "summary_of_tree"]
-
-_SAME = 1e-5
-"""Published variances are in single precision; losses that differ by less are the same."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,12 +141,14 @@ class FileSummary:
         """Return in words where variances and a budget cannot belong together."""
         if not self.gaussian:
             return []
-        least, most = self.losses()
-        if most - least <= _SAME * most:
+        uneven = uneven_losses(self.spine, [level.spent for level in self.levels])
+        if uneven is None:
             return []
+        leaf, level, least, most = uneven
         return [
-            f"rho on the way to a leaf is {least:.6g} for some and {most:.6g} for others: one budget gives "
-            "all the same. Variances were changed, or a part of the file is missing"
+            f"rho on the way to leaf {self.spine.leaf.geocodes[leaf].decode()} is {least:.6g}, to others "
+            f"{most:.6g}: one budget gives all the same. They differ most at {self.levels[level].geolevel}: "
+            "variances were changed, or a part of the file is missing"
         ]
 
     def to_dict(self, tables: Sequence[str], budgets: Mapping[str, Fraction]) -> dict[str, Any]:
