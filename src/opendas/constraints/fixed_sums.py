@@ -180,8 +180,9 @@ def _are_nested(unit: Ints, sets: Any, other_unit: Ints, other_sets: Any) -> boo
         return is_laminar(sparse.vstack([sets, other_sets], format="csr"))
     if unit[-1] > other_unit[-1]:
         unit, sets, other_unit, other_sets = other_unit, other_sets, unit, sets
-    width = int(unit[-1]) + 1
-    if len(np.unique(other_unit * width + unit)) != int(other_unit[-1]) + 1:
+    # units are numbered along the leaves: where one of the upper kind begins, so does one of the lower
+    begins, other_begins = np.diff(unit) != 0, np.diff(other_unit) != 0
+    if bool(np.any(begins & ~other_begins)):
         return False  # a unit of the lower kind reaches over several of the other
     common: Any = sparse.coo_array(other_sets @ sets.T)
     size = np.asarray(other_sets.sum(axis=1)).ravel()
@@ -236,11 +237,16 @@ def leaf_patterns(facts: PublicFacts) -> LeafPatterns:
     maps = [*facts.bound_cells, facts.possible, *(exact.query.row_of_cell for exact in facts.invariants)]
     reader = _Reader(facts, Atoms.of(maps, len(facts.possible)), known)
     forced = [reader.forced(exact) for exact in known if exact.unit[-1] + 1 < len(facts.lower)]
+    leaf, kind = reader.leaf, reader.kind
+    for unit, least, most in forced:
+        patterns, pattern = np.unique(np.vstack([least, most]), axis=1, return_inverse=True)
+        pairs = kind * patterns.shape[1] + pattern.ravel()[unit]
+        _, leaf, kind = np.unique(pairs, return_index=True, return_inverse=True)
     rows: dict[bytes, int] = {}
     states: list[Ints] = []
-    of_leaf = np.zeros(len(facts.lower), dtype=np.int64)
-    for start, stop in reader.chunks():
-        lower, upper = reader.tight(start, stop, forced)
+    of_kind = np.zeros(len(leaf), dtype=np.int64)
+    for start, stop in reader.chunks(len(leaf)):
+        lower, upper = reader.tight(leaf[start:stop], forced)
         fixed = reader.fixed_sums(lower, upper)
         packed = np.packbits(fixed, axis=0).T
         distinct, first, which = np.unique(packed, axis=0, return_index=True, return_inverse=True)
@@ -250,8 +256,27 @@ def leaf_patterns(facts: PublicFacts) -> LeafPatterns:
                 rows[row.tobytes()] = len(states)
                 states.append(reader.state(fixed[:, leaf]))
             numbers.append(rows[row.tobytes()])
-        of_leaf[start:stop] = np.array(numbers, dtype=np.int64)[which.ravel()]
-    return LeafPatterns(reader.atoms, np.array(states, dtype=np.int64), of_leaf)
+        of_kind[start:stop] = np.array(numbers, dtype=np.int64)[which.ravel()]
+    return LeafPatterns(reader.atoms, np.array(states, dtype=np.int64), of_kind[kind])
+
+
+_MULTIPLIER = 0x9E3779B97F4A7C15
+"""Odd, and nothing else is asked of it: keys that fall together are seen."""
+
+
+def _alike(known: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """Return a leaf of each kind, int64 (k,), and the kind of each leaf, (L,), by tables of what is known.
+
+    Leaves are of one kind if all their rows in the tables, int64 (L, c) each, are the same.
+    """
+    columns = [column for table in known for column in table.T]
+    key = np.zeros(len(known[0]), dtype=np.uint64)
+    for column in columns:
+        key = key * np.uint64(_MULTIPLIER) + column.astype(np.uint64)
+    _, leaf, kind = np.unique(key, return_index=True, return_inverse=True)
+    if not all(np.array_equal(column[leaf][kind], column) for column in columns):
+        _, leaf, kind = np.unique(np.hstack(known), axis=0, return_index=True, return_inverse=True)
+    return leaf, kind.ravel()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -295,6 +320,11 @@ class _Reader:
         self.rows = [slice(a, b) for a, b in itertools.pairwise(ends.tolist())]
         self.first_atom = int(ends[-1])
         self.nests = list(self._nests(bounds))
+        of_leaves = [exact.answers for exact in known if exact.answers is not None and self._at_leaves(exact)]
+        self.leaf, self.kind = _alike([facts.lower, facts.upper, *of_leaves])
+
+    def _at_leaves(self, exact: ExactQuery) -> bool:
+        return int(exact.unit[-1]) + 1 == len(self.facts.lower)
 
     def _nests(self, bounds: int) -> Iterator[_Nest]:
         holding = self.sets[:, np.flatnonzero(self.possible)]
@@ -311,10 +341,10 @@ class _Reader:
         order, below, _ = forest(self.sets[sets], self.possible, laminar=True)
         return _Nest(sets, order, below)
 
-    def chunks(self) -> Iterator[tuple[int, int]]:
-        leaves, size = len(self.facts.lower), max(1, _ENTRIES // self.sets.shape[0])
-        for start in range(0, leaves, size):
-            yield start, min(start + size, leaves)
+    def chunks(self, columns: int) -> Iterator[tuple[int, int]]:
+        size = max(1, _ENTRIES // self.sets.shape[0])
+        for start in range(0, columns, size):
+            yield start, min(start + size, columns)
 
     def _start(self, columns: int) -> tuple[Ints, Ints]:
         """Return intervals of every set that say nothing but what is impossible."""
@@ -323,23 +353,21 @@ class _Reader:
         upper[self.first_atom :][~self.possible] = 0
         return lower, upper
 
-    def tight(
-        self, start: int, stop: int, forced: Sequence[tuple[Ints, Bools, Bools]] = ()
-    ) -> tuple[Ints, Ints]:
+    def tight(self, leaves: Ints, forced: Sequence[tuple[Ints, Bools, Bools]] = ()) -> tuple[Ints, Ints]:
         """Return the least and the most of every set at some leaves, int64 (s, leaves)."""
         facts = self.facts
-        lower, upper = self._start(stop - start)
+        lower, upper = self._start(len(leaves))
         bounds = len(facts.bound_names)
-        lower[:bounds] = facts.lower[start:stop].T
-        upper[:bounds] = np.minimum(_MOST, facts.upper[start:stop].T)
+        lower[:bounds] = facts.lower[leaves].T
+        upper[:bounds] = np.minimum(_MOST, facts.upper[leaves].T)
         for exact, rows in zip(self.known, self.rows, strict=True):
-            if exact.unit[-1] + 1 == len(facts.lower) and exact.answers is not None:
-                lower[rows] = upper[rows] = exact.answers[start:stop].T
+            if exact.answers is not None and self._at_leaves(exact):
+                lower[rows] = upper[rows] = exact.answers[leaves].T
         for nest in self.nests:
             nest.tighten(lower, upper)
         if forced:
             for unit, least, most in forced:
-                here = unit[start:stop]
+                here = unit[leaves]
                 low, high = least[:, here], most[:, here]
                 upper[low], lower[high] = lower[low], upper[high]
             for nest in self.nests:
@@ -352,11 +380,11 @@ class _Reader:
             raise ValueError("the answers of this invariant are not at hand")
         units = len(exact.answers)
         lower, upper = (np.zeros((self.sets.shape[0], units), dtype=np.int64) for _ in range(2))
-        for start, stop in self.chunks():
-            here = exact.unit[start:stop]
-            first = np.flatnonzero(np.diff(here, prepend=-1))
-            for whole, part in zip((lower, upper), self.tight(start, stop), strict=True):
-                whole[:, here[first]] += np.add.reduceat(part, first, axis=1)
+        one = np.ones(len(self.kind), dtype=np.int64)
+        number_of: Any = sparse.csc_array((one, (exact.unit, self.kind)), shape=(units, len(self.leaf)))
+        for start, stop in self.chunks(len(self.leaf)):
+            for whole, part in zip((lower, upper), self.tight(self.leaf[start:stop]), strict=True):
+                whole += (number_of[:, start:stop] @ part.T).T
         np.minimum(upper, _MOST, out=upper)
         least, most = lower.copy(), upper.copy()
         number = self.known.index(exact)

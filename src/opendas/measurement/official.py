@@ -10,9 +10,10 @@ Axes: ``a`` areas of one kind; ``g`` geounits of a level.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import combinations_with_replacement
 from typing import Any, Self
 
@@ -245,12 +246,13 @@ def _common_ancestors(spine: Spine, first: Ints, last: Ints) -> tuple[Ints, Ints
     return level, geounit
 
 
-def _left_below(plan: MeasurementPlan) -> Iterator[tuple[list[Fraction], Ints]]:
-    """Yield per level the parts of the budget that paths may have below a geounit, and each geounit's.
+@lru_cache(maxsize=1)
+def _left_below(plan: MeasurementPlan) -> list[tuple[list[Fraction], Ints]]:
+    """Return per level the parts of the budget that paths may have below a geounit, and each geounit's.
 
     The shares along every path sum to one: what is left below a geounit is the same for all leaves below it.
     """
-    left = [Fraction(1)]
+    left, found = [Fraction(1)], []
     which = np.zeros(1, dtype=np.int64)
     for number, (level, planned) in enumerate(zip(plan.spine.levels, plan.levels, strict=True)):
         above = which[level.parent] if number else np.zeros(len(level), dtype=np.int64)
@@ -258,4 +260,5 @@ def _left_below(plan: MeasurementPlan) -> Iterator[tuple[list[Fraction], Ints]]:
         pairs, which = np.unique(above * len(multiples) + own, return_inverse=True)
         kinds = [divmod(pair, len(multiples)) for pair in pairs.tolist()]
         left = [left[before] - planned.share * multiples[multiple] for before, multiple in kinds]
-        yield left, which
+        found.append((left, which))
+    return found

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Sequence
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -164,22 +164,24 @@ class Replacements:
         if not types:
             return np.zeros((0, 0), dtype=bool)
         here = np.flatnonzero(of_leaf >= 0)
-        whole, which = np.unique(unit[here] * len(types) + of_leaf[here], return_inverse=True)
-        part = np.unique(which * (int(child[-1]) + 1) + child[here])  # children of a unit with a type
-        of_part, below = np.divmod(part, int(child[-1]) + 1)
-        single = np.bincount(of_part, minlength=len(whole))[of_part] == 1
+        below = _present(child[here], of_leaf[here], len(types))
+        below.data[:] = 1
+        above = np.zeros(below.shape[0], dtype=np.int64)
+        above[child[here]] = unit[here]
+        of_part = above[np.repeat(np.arange(len(above)), np.diff(below.indptr))]
+        whole = _present(of_part, below.indices, len(types))  # how many children of a unit have a type
+        single = below.copy()
+        single.data[:] = np.asarray(whole[of_part, below.indices]).ravel() == 1
+        whole.data[:] = 1
         # of all units with two types, those in which one child alone has both do not count
-        both = _together(whole // len(types), whole % len(types), len(types))
-        alone = _together(below[single], whole[of_part[single]] % len(types), len(types))
+        both, alone = ((found.T @ found).toarray() for found in (whole, single))
         return np.asarray(both > alone)
 
 
-def _together(group: Ints, kind: Ints, kinds: int) -> Ints:
-    """Return in how many groups two kinds are together, int64 (kinds, kinds)."""
+def _present(group: Ints, kind: Ints, kinds: int) -> Any:
+    """Return how often each kind is in each group, csr int64 (groups, kinds)."""
     shape = (int(group.max(initial=0)) + 1, kinds)
-    present = sparse.csr_array((np.ones(len(group), np.int64), (group, kind)), shape=shape)
-    counted: Ints = (present.T @ present).toarray()
-    return counted
+    return sparse.csr_array((np.ones(len(group), np.int64), (group, kind)), shape=shape)
 
 
 class _CellPairs:
