@@ -7,8 +7,10 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.attacker import put, reissue, rewrite
 
 import opendas as od
 from opendas.demo.generator import write_demo
@@ -102,6 +104,26 @@ def test_units_keep_their_invariant_in_every_block(made: Path, spine: str, tmp_p
     assert all(check.ok for check in release.verify(allow_seeded=True))
     truth = run.read().histogram.row_totals()
     assert np.array_equal(release.estimate("pl94-units").row_totals(), truth)
+
+
+def test_a_total_that_parts_hold_together_is_written_again_and_found_if_changed(
+    made: Path, tmp_path: Path
+) -> None:
+    """A divided state: its exact total is a row of its own in ``constraints.parquet``."""
+    release = od.release(od.load(run_file(made, '"aian"')), out=tmp_path / "out", seed=5)
+    assert all(check.ok for check in release.verify(allow_seeded=True, rederive=True))
+    path = release.path / "release" / "measurements" / "pl94-persons" / "constraints.parquet"
+    kinds = pq.ParquetFile(path).read().column("kind").to_pylist()
+    (joint, *_) = [row for row, kind in enumerate(kinds) if kind == "joint"]
+
+    def one_more(table: pa.Table) -> pa.Table:
+        lower = table.column("lower").to_pylist()
+        return put(table, "lower", [*lower[:joint], [lower[joint][0] + 1], *lower[joint + 1 :]])
+
+    rewrite(path, one_more)
+    reissue(release.path / "release")
+    wrong = [check.name for check in od.Release(release.path).verify(allow_seeded=True) if not check.ok]
+    assert "columns" in wrong
 
 
 def test_pure_differential_privacy_bypasses_by_the_general_rule(made: Path, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_the_attacker_is_told_how_many_alternatives_are_left(
     with pytest.raises(SystemExit):
         main(["account", str(path)])
     said = " ".join(capsys.readouterr().out.split())
-    assert "another one that the exact facts leave possible" in said
+    assert "another that the exact facts allow" in said
     assert "at 48 places they leave none: a record there is known" in said
 
 
