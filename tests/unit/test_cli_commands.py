@@ -39,7 +39,7 @@ OPTIONS = {
         "--key-command",
     ),
     "estimate": ("--out", "--engine", "--master", "--workers", "--resume", "--json", "--sign"),
-    "verify": ("--allow-seeded", "--rederive", "--signed-by", "--workers", "--json"),
+    "verify": ("--config", "--allow-seeded", "--rederive", "--signed-by", "--workers", "--json"),
     "tabulate": ("--tables", "--geolevel", "--format", "--intervals", "--to", "--sign"),
     "replicates": ("--runs", "--product", "--seed", "--workers", "--resume", "--json"),
     "margin": ("--query", "--geolevel", "--blocks", "--level", "--json"),

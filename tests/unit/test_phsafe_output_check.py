@@ -290,3 +290,26 @@ def test_a_seeded_run_is_barred_and_exact_counts_are_no_release(tmp_path: Path, 
     run_exact(tmp_path / "config.json", tmp_path / "data", tmp_path / "exact", HouseholdOptions())
     assert guarded(cli, ["verify", str(tmp_path / "exact")]) == 2
     assert "exact counts" in capsys.readouterr().err
+
+
+def test_output_of_the_published_program_by_the_command(out: Path, tmp_path: Path, capsys: Capture) -> None:
+    """Table folders alone, as that program leaves them: no certificate, and no rows of empty states."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(configuration()))
+    for path in [path for path in out.iterdir() if not path.name.startswith("PH")]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert guarded(cli, ["verify", str(out), "--config", str(config)]) == 0
+    said = capsys.readouterr().out
+    assert "PH1_num" in said
+    assert "0 failed" in said
+    part = next(out.glob("PH3/*.csv"))
+    lines = part.read_text().splitlines()
+    fields = lines[0].split("|")
+    first = lines[1].split("|")
+    first[fields.index("VARIANCE")] = "1.5"
+    part.write_text("\n".join([lines[0], "|".join(first), *lines[2:]]) + "\n")
+    assert guarded(cli, ["verify", str(out), "--config", str(config), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [check["name"] for check in found["checks"] if not check["ok"]] == ["PH3"]
+    assert guarded(cli, ["verify", str(out), "--config", str(config), "--rederive"]) == 2
+    assert guarded(cli, ["verify", str(out)]) == 2

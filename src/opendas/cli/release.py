@@ -78,6 +78,13 @@ def _exact_question(blocks: Path | None, geolevel: str | None, level: str) -> Fr
 
 @click.command("verify")
 @out_argument
+@click.option(
+    "--config",
+    metavar="CONFIG.json",
+    type=PATH,
+    default=None,
+    help="Of a run of the published PHSafe program, whose output OUT is.",
+)
 @click.option("--allow-seeded", is_flag=True, help="Accept a release whose noise came from a seed.")
 @domain_option
 @click.option(
@@ -101,6 +108,7 @@ def _exact_question(blocks: Path | None, geolevel: str | None, level: str) -> Fr
 @json_option
 def verify_command(
     out: Path,
+    config: Path | None,
     allow_seeded: bool,
     allow_domain_from_records: bool,
     rederive: bool,
@@ -114,15 +122,20 @@ def verify_command(
     the released measurements; nothing of it needs the input or a key.
 
     The output of `opendas phsafe` is checked row by row: folders, columns, the grid of regions, groups and
-    cells, variances, and losses under every bound.
+    cells, variances, and losses under every bound. With --config, so is that of the published PHSafe program,
+    which has no certificate: what its configuration implies.
 
     Example: opendas verify out --rederive
     """
     import opendas
     from opendas.custody.signing_key import PublicKey
-    from opendas.phsafe.verify import holds_household_tables, verify_output
+    from opendas.phsafe.verify import holds_household_tables, verify_output, verify_published
 
-    if holds_household_tables(out):
+    if config is not None:
+        if rederive or signed_by is not None:
+            raise click.UsageError("--config goes with neither --rederive nor --signed-by.")
+        checks = verify_published(out, config)
+    elif holds_household_tables(out):
         key = None if signed_by is None else PublicKey.load(signed_by)
         checks = verify_output(
             out, allow_seeded=allow_seeded, signed_by=key, rederive=rederive, workers=workers

@@ -29,7 +29,7 @@ from opendas.custody.signing_key import PublicKey
 from opendas.custody.stamps import NOT_FOR_RELEASE
 from opendas.errors import CheckFailed, ConfigError
 from opendas.phsafe.certificate import FORMAT, household_certificate, run_stamps
-from opendas.phsafe.config import Config, Mode, Plan
+from opendas.phsafe.config import Config, Mode, Plan, read_config
 from opendas.phsafe.folder import stored_mode
 from opendas.phsafe.model import Level, NoiseDistribution, find_level, regions
 from opendas.phsafe.sensitivity import Answers, Sensitivity
@@ -49,6 +49,7 @@ __all__ = [
     "holds_household_tables",
     "read_rows",
     "verify_output",
+    "verify_published",
 ]
 
 _OURS = (CERTIFICATE, SIGNATURE, "ledger.jsonl", ".opendas.lock")
@@ -135,6 +136,30 @@ def verify_output(
     if rederive:
         checks.append(run_check("estimates made again", lambda: _estimates_again(out, workers or 2)))
     return tuple(checks)
+
+
+def verify_published(out: Path, config: Path) -> tuple[Check, ...]:
+    """Check the output of the published PHSafe program, or table folders without a certificate.
+
+    Parameters
+    ----------
+    out : Path
+        With a folder for each table.
+    config : Path
+        The configuration of the run.
+
+    Returns
+    -------
+    tuple of Check
+        As of :func:`check_tables`, under the published bound of sensitivity. The program leaves out states
+        without records, so that their rows are not asked for.
+
+    Raises
+    ------
+    ConfigError
+        If the configuration is not usable for a private run.
+    """
+    return check_tables(out, read_config(config, Mode.PRIVATE), whole_grid=False)
 
 
 def _estimates_again(out: Path, workers: int) -> str:

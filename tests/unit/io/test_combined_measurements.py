@@ -13,6 +13,7 @@ from support.bureau_layout import write_bureau
 from support.dense_intervals import DenseIntervals
 from support.dhc_measurements import MadeCounty
 from support.noisy_trees import MadeTree
+from support.pl94_zip import some_blocks, write_zip
 
 from opendas import NoisyFile
 from opendas.cli.failures import guarded
@@ -21,6 +22,7 @@ from opendas.geography.frame import Frame, official_codes
 from opendas.intervals.answers import Estimated
 from opendas.intervals.combined import combined, common_rows
 from opendas.intervals.laws import Draws, NoiseSum
+from opendas.readers.public_totals import read_public_totals
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.dhc_persons import PL94_CELL
 from opendas.schema.histogram import Histogram
@@ -210,6 +212,19 @@ def test_totals_of_states_are_exact(files, tmp_path: Path, capsys, text: str) ->
     before = rows(capsys, str(pl), *asked[2:], "tract")
     after = rows(capsys, str(pl), *asked, "tract")
     assert all(b["variance"] > a["variance"] > 0.0 for a, b in zip(after, before, strict=True))
+
+
+@pytest.mark.parametrize("year", [2010, 2020])
+def test_the_official_zip_of_a_state(files, tmp_path: Path, capsys, year: int) -> None:
+    blocks = some_blocks()
+    path = write_zip(tmp_path / "fb.pl.zip", blocks, year)
+    found = read_public_totals(path)
+    assert found.people == {"98": sum(sum(block.people.values()) for block in blocks)}
+    wanted = {block.code: block.occupied + block.vacant for block in blocks}
+    assert dict(zip([c.decode() for c in found.blocks], found.housing.tolist(), strict=True)) == wanted
+    asked = ["--totals", str(path), "--query", "total", "--geolevel", "county"]
+    assert guarded(cli, ["interval", str(files[0]), *asked]) == 3
+    assert "totals of another census, or of a part of it" in capsys.readouterr().err
 
 
 def test_totals_that_contradict_what_was_measured(files, tmp_path: Path, capsys) -> None:
