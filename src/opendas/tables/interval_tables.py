@@ -304,6 +304,12 @@ def open_measured(
         raise ConfigError(
             f"{path}: a state is chosen in noisy measurement files of the Bureau's layout; this is none."
         )
+    lower = sorted(inside.name for inside in path.iterdir() if inside.is_dir() and is_bureau_folder(inside))
+    if lower:
+        raise ConfigError(
+            f"{path}: the noisy measurement files lie one folder lower, in {', '.join(lower)}; give one of "
+            "them, or several that are one set of measurements."
+        )
     if (path / "spine.parquet").is_file():
         path, product = path.parent.parent, path.name
     released, query, _ = find_table(ReleaseFolder(path), query, product)

@@ -21,6 +21,7 @@ import opendas
 import opendas.errors
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.demo import write_demo
 from opendas.files.mdf.reading import read_mdf_records
 from opendas.files.nmf.bureau_tree import BureauFile
 from opendas.files.nmf.bureau_writing import bureau_geocodes
@@ -295,3 +296,30 @@ def test_microdata_as_the_published_files_of_states(tmp_path: Path, persons, uni
     assert set(first["VOTING_AGE"]) <= {"1", "2"}
     assert first["CENRACE"].str.len().eq(2).all()
     assert guarded(cli, ["export", str(tmp_path / "release"), "--format", "ppmf", "--to", str(to)]) == 2
+
+
+def test_bypassed_geounits_and_parts_of_states(tmp_path: Path) -> None:
+    """On a spine with American Indian areas apart, bypassed tracts have no answers; the rest agrees."""
+    path, _ = write_demo(tmp_path, 60)
+    path.write_text(path.read_text().replace('spine = "standard"', 'spine = "aian"'))
+    opendas.measure(opendas.load(path), tmp_path / "out", seed=1)
+    opendas.export_measurements(tmp_path / "out", tmp_path / "published")
+    folder = tmp_path / "published" / "pl94-persons"
+    assert not (folder / "Tract.parquet" / "DPQuery").exists()
+    assert (folder / "Tract.parquet" / "Constraint" / "State=099").is_dir()
+    found = opendas.describe_measurements(folder)
+    assert found["contradictions"] == []
+    assert "pr2020-persons" in found["budget_of"]
+    assert any("tract: 2 of 2 geounits were not asked" in missing for missing in found["missing"])
+    for query, geolevel in (("votingage", "tract"), ("total", "state")):
+        one, two = (
+            opendas.NoisyFile(place).intervals(query, geolevel=geolevel).to_pandas()
+            for place in (tmp_path / "out", folder)
+        )
+        assert np.allclose(one["estimate"], two["estimate"], atol=1e-3)
+        assert np.allclose(one["variance"], two["variance"], rtol=1e-4, atol=1e-9)
+
+
+def test_a_folder_too_high_is_told(published: Path, capsys) -> None:
+    assert guarded(cli, ["interval", str(published), "--query", "total", "--geolevel", "county"]) == 2
+    assert "one folder lower, in pl94-persons, pl94-units" in capsys.readouterr().err

@@ -244,6 +244,9 @@ def _constraints(
         if held.query.name == "total":
             texts.append(["total_con", "=", *axes, one])
             blocks.append(held.answers[start:stop])
+    if table.joint is not None and len(np.unique(table.joint.group)) == len(table.joint.group):
+        texts.append(["total_con", "=", *axes, one])  # of one part each, so that it is that part's
+        blocks.append(table.joint.totals[table.joint.group][start:stop, None])
     if product.layout == "persons":
         hhgq = ["hhgq", *axes[1:], [len(product.schema.attributes[0].levels), *one[1:]]]
         if product.bounds:
