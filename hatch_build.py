@@ -14,6 +14,8 @@ class TrackedOnly(BuildHookInterface):  # type: ignore[type-arg]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Exclude untracked files; an unpacked sdist, which git does not know, is taken as it is."""
+        if version == "editable":
+            return
         root = Path(self.root)
         if (root / ".git").exists():
             untracked = self._git("ls-files", "-z", "--others", "--directory")

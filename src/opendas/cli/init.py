@@ -316,3 +316,20 @@ def _write_new(texts: dict[Path, str]) -> None:
     for path, text in texts.items():
         write_atomic(path, text.encode())
         click.echo(str(path))
+    for folder in dict.fromkeys(path.parent for path in texts):
+        # OUT has the run file's name, unless --out says otherwise
+        outputs = [f"/{path.stem}/" for path in texts if path.parent == folder and path.suffix == ".toml"]
+        _keep_out_of_git(folder, outputs)
+
+
+_NOT_FOR_GIT = ("confidential/", "*.key", "*-long.csv", "*.pl.zip")
+
+
+def _keep_out_of_git(folder: Path, outputs: list[str]) -> None:
+    """Write a list of what git is to leave alone, where there is none: keys, counts and outputs of runs."""
+    listed = folder / ".gitignore"
+    if listed.exists():
+        message(f"{listed} is there already: have it name {' '.join(_NOT_FOR_GIT[:2])}")
+        return
+    lines = ["# Written by opendas init: keys, counts and inputs of runs do not belong into a repository."]
+    write_atomic(listed, "\n".join([*lines, *_NOT_FOR_GIT, *outputs, ""]).encode())

@@ -67,6 +67,7 @@ def examine(folder: Path | None = None) -> list[Finding]:
         _compiler_cache(),
         _aes(),
         *_spark(),
+        _documentation(),
     ]
 
 
@@ -138,6 +139,14 @@ def version_at_least(version: str, least: str) -> bool:
         return numbers + [0] * (3 - len(numbers))
 
     return parts(version) >= parts(least)
+
+
+def _documentation() -> Finding:
+    """Say where the pages are that messages name as docs/...; the wheel holds them."""
+    package = Path(__file__).parents[1]
+    found = [folder for folder in (package / "docs", package.parents[1] / "docs") if folder.is_dir()]
+    detail = f"pages named docs/... are in {found[0]}" if found else "no pages are installed"
+    return Finding("documentation", "ok" if found else "note", detail)
 
 
 def _packages() -> Iterator[Finding]:
