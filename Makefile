@@ -11,12 +11,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint spark fuzz docs bench clean
+.PHONY: help demo test test-all matrix lint spark fuzz docs bench clean
 
 help:
 	@echo "make demo    release a small synthetic state, end to end"
 	@echo "make test    formatting, types, import layers, and the tests that are run while one works: minutes"
 	@echo "make test-all  the same with all tests and all their seeds, as before a change lands: some twenty minutes"
+	@echo "make matrix  the wheel with every Python from 3.11 to 3.14 that is here: a release made and verified"
 	@echo "make lint    the same without the tests"
 	@echo "make spark   install what --engine spark and its tests need (beside Java)"
 	@echo "make fuzz    malformed inputs, thousands for each reader (FUZZ_ARGS=...)"
@@ -66,6 +67,9 @@ test: lint
 
 test-all: lint
 	OPENDAS_SEEDS=all $(BIN)/python -m pytest -q $(PYTEST_ARGS) --doctest-modules src/opendas tests
+
+matrix:
+	.ci/matrix $(MATRIX_ARGS)
 
 $(VENV)/.fuzz: $(VENV)/.dev
 	@echo "installing the fuzzer" >&2

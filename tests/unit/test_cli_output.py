@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opendas.cli.output import Progress, emit_json, text_table
+from opendas.cli.output import Progress, emit_json, telling_compilation, text_table
 from opendas.runs.progress.forecast import Forecast
 
 
@@ -147,3 +147,20 @@ def test_a_forecast_is_shown_and_the_time_left_of_each_stage(kind: type[io.Strin
         "estimating block: 0 of 1,000 (0 %)",
         "estimating block: 500 of 1,000 (50 %), 1 min 00 s left",
     ]
+
+
+def test_compilation_is_told_where_it_happens_and_only_then(capsys: pytest.CaptureFixture[str]) -> None:
+    from numba import njit
+
+    @njit
+    def twice(number: int) -> int:
+        return 2 * number
+
+    with telling_compilation():
+        assert twice(2) == 4
+    said = capsys.readouterr().err
+    assert "compiling code for this machine, once" in said
+    assert "compiled 1 functions" in said
+    with telling_compilation():
+        assert twice(3) == 6
+    assert capsys.readouterr().err == ""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,15 @@ from opendas.runs.progress.clock import StageSpeed, size_text
 if TYPE_CHECKING:
     from opendas.runs.progress.forecast import Forecast
 
-__all__ = ["Progress", "duration", "echo_protection", "emit_json", "message", "text_table"]
+__all__ = [
+    "Progress",
+    "duration",
+    "echo_protection",
+    "emit_json",
+    "message",
+    "telling_compilation",
+    "text_table",
+]
 
 _TTY_SECONDS = 0.2
 _LOG_SECONDS = 10.0
@@ -113,6 +122,41 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+@contextlib.contextmanager
+def telling_compilation() -> Iterator[None]:
+    """Say that code is compiled for this machine, and how much of it, where it is and only then.
+
+    What was compiled before comes from the cache, of which nothing is told.
+    """
+    from numba.core import event  # takes half a second, which a run needs anyway
+
+    class Teller(event.Listener):
+        depth = kernels = 0
+        told = 0.0
+
+        def on_start(self, happened: Any) -> None:
+            self.depth += 1
+            now = time.monotonic()
+            if not self.kernels and self.depth == 1:
+                message("compiling code for this machine, once: about a minute of processor time")
+            elif self.depth == 1 and now - self.told > _LOG_SECONDS:
+                name = happened.data["dispatcher"].py_func.__name__.strip("_").replace("_", " ")
+                message(f"compiling: {self.kernels} functions done, now {name}")
+            else:
+                return
+            self.told = now
+
+        def on_end(self, happened: Any) -> None:
+            self.depth -= 1
+            self.kernels += 1
+
+    teller = Teller()
+    with event.install_listener("numba:compile", teller):
+        yield
+    if teller.kernels:
+        message(f"compiled {teller.kernels} functions; the next run finds them")
 
 
 class Progress:

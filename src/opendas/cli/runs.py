@@ -30,7 +30,7 @@ from opendas.cli.options import (
     sign_options,
     strict_option,
 )
-from opendas.cli.output import Progress, duration, emit_json, message
+from opendas.cli.output import Progress, duration, emit_json, message, telling_compilation
 from opendas.errors import PrivacyError
 from opendas.runs.progress.clock import peak_rss_mb
 
@@ -136,7 +136,7 @@ def _measured(
     file, ask = options.pop("key_passphrase_file"), options.pop("ask_passphrase")
     passphrase = given_passphrase(file, ask, folder, product)
     sign = open_signing_key(options.pop("sign"), options.pop("sign_passphrase_file"))
-    with Progress() as progress:
+    with telling_compilation(), Progress() as progress:
         act(run, out=folder, passphrase=passphrase, progress=progress, expect=progress.announce, **options)
     if sign is not None:
         sign(folder)
@@ -208,7 +208,7 @@ def estimate_command(run_file: Path, out: Path | None, as_json: bool, **options:
     folder = remember_out(out, run_file)
     started = time.monotonic()
     sign = open_signing_key(options.pop("sign"), options.pop("sign_passphrase_file"))
-    with Progress() as progress:
+    with telling_compilation(), Progress() as progress:
         run = opendas.load(run_file, need_input=False)
         opendas.estimate(run, out=folder, progress=progress, **options)
     if sign is not None:

@@ -11,7 +11,7 @@ import click
 
 from opendas.cli.failures import EXIT_ENVIRONMENT
 from opendas.cli.options import FOLDER, PATH, json_option, read_records_option, to_option
-from opendas.cli.output import Progress, duration, emit_json, message
+from opendas.cli.output import Progress, duration, emit_json, message, telling_compilation
 from opendas.cli.runs import run_answer
 from opendas.errors import CheckFailed, ConfigError, EnvironmentFailure
 
@@ -149,13 +149,12 @@ def demo_command(out: Path | None, blocks: int, workers: int | None) -> None:
     started = time.monotonic()
     message(f"making a state of {blocks:,} blocks up in {folder / 'input'} ...")
     run_files = write_demo(folder / "input", blocks)
-    message("the first release on a machine compiles its kernels, which takes about a minute")
     answers = []
     for run_file in run_files:
         begun = time.monotonic()
         message(f"releasing {run_file.name} ...")
         run = opendas.load(run_file)
-        with Progress() as progress:
+        with telling_compilation(), Progress() as progress:
             opendas.release(run, out=release_folder, workers=workers, progress=progress)
         answers.append(run_answer(release_folder, run.product.name, time.monotonic() - begun))
     message("verifying the release from its own files ...")
