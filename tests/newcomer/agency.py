@@ -20,7 +20,7 @@ Path("stays.csv").write_text("\n".join(lines) + "\n")
 wards = [f"H{hospital},H{hospital}W{ward}" for hospital in range(6) for ward in range(8)]
 Path("wards.csv").write_text("hospital,ward\n" + "\n".join(wards) + "\n")
 
-opendas("init", "table", "stays.csv", "--unit", "patient")
+opendas("init", "table", "stays.csv", "--unit", "stay")
 run_file, product = Path("stays-run.toml"), Path("stays-product.toml")
 text = run_file.read_text()
 assert 'geocode = "ward"' in text
@@ -35,7 +35,7 @@ run_file.write_text(text.replace('frame = "from-records"', frame).replace("at_mo
 product.write_text(product.read_text().replace('"from-records"', '"code-book"'))
 plan = opendas("plan", run_file, "--records", "6000")
 assert len(plan.strip().split("\n")) <= 6, plan
-opendas("ledger", "create", "stays.book", "--limit-rho", "2", "--unit", "patient")
+opendas("ledger", "create", "stays.book", "--limit-rho", "2", "--unit", "patient-id")
 opendas("run", run_file, "--out", "out", "--ledger", "stays.book")
 opendas("verify", "out")
 opendas(
