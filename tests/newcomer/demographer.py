@@ -17,7 +17,9 @@ with table.open(newline="") as file:
     rows = list(csv.DictReader(file))
 people = sum(int(row["P0010001"]) for row in rows)
 opendas("replicates", out, "--runs", "5")
-margins = json.loads(opendas("margin", out, "--query", "total", "--geolevel", "tract", "--json"))["rows"]
+margins = json.loads(
+    opendas("margin", out, "--query", "pl94-persons:total", "--geolevel", "tract", "--json")
+)["rows"]
 assert len(margins) == len(rows), "a margin for every tract of the table"
 print(
     f"P1 of {len(rows)} tracts, {people:,} people; margin of {margins[0]['geocode']}: {margins[0]['margin']}"
