@@ -16,7 +16,7 @@ opendas("tabulate", out, "--tables", "P1", "--geolevel", "tract", "--format", "c
 with table.open(newline="") as file:
     rows = list(csv.DictReader(file))
 people = sum(int(row["P0010001"]) for row in rows)
-opendas("replicates", out, "--runs", "5")
+opendas("replicates", out, "--runs", "9")
 margins = json.loads(
     opendas("margin", out, "--query", "pl94-persons:total", "--geolevel", "tract", "--json")
 )["rows"]
