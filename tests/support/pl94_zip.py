@@ -121,7 +121,12 @@ def header(fields: dict[str, str], number: int, cells: dict[str, list[int]], yea
     every |= {"LOGRECNO": f"{number:07d}", "POP100": str(cells["P1"][0]), "HU100": str(cells["H1"][0])}
     if year == 2010:
         pairs = zip(GEO_2010[::2], map(int, GEO_2010[1::2]), strict=True)
-        line = "".join(every.get(name, "")[:width].ljust(width) for name, width in pairs)
+        line = "".join(
+            every.get(name, "")[:width].rjust(width)
+            if name in ("POP100", "HU100", "AREALAND", "AREAWATR")
+            else every.get(name, "")[:width].ljust(width)
+            for name, width in pairs
+        )
         assert len(line) == 500
         return line
     return "|".join(every.get(name, "") for name in GEO_2020)

@@ -191,7 +191,7 @@ def verify_command(
     type=click.Choice(["parquet", "csv", "pl94"]),
     default="parquet",
     show_default=True,
-    help="File format; pl94 is the legacy layout.",
+    help="File format; pl94 is the legacy layout, without --geolevel of all summary levels.",
 )
 @click.option(
     "--intervals",

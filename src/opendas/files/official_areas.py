@@ -81,6 +81,10 @@ class OfficialAreas:
         """
         return np.unique(to_bytes(self.table.column("geocode").take(pa.array(self.rows(geolevel)))))
 
+    def state(self, code: str) -> OfficialAreas:
+        """Return the records of one state."""
+        return OfficialAreas(self.census, self.table.filter(pc.equal(self.table.column("STATE"), code)))
+
     def field(self, name: str, rows: Ints) -> list[str]:
         """Return a header field of some records; empty texts where there is no header."""
         if name not in self.table.column_names:

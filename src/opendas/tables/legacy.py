@@ -1,14 +1,21 @@
-"""Tables in the official legacy format of the 2020 redistricting data: one zip file a state.
+"""Tables in the official legacy format of the redistricting data: one zip file a state.
 
-A zip file ``ri2020.pl.zip`` holds the geographic header ``rigeo2020.pl`` and three segments, ``|`` between
-fields, no line of names: segment 1 tables P1 and P2, segment 2 tables P3, P4 and H1, segment 3 table P5.
-Header fields that a release does not know (areas, coordinates, codes of geographic names) are empty;
-POP100 and HU100 are the released totals, not enumerated ones.
+Where the release carries the geographic header of its input, the file is the official one with the released
+counts in it: every record of the header in its order, in the layout and under the name of its census
+(``ri2010.pl.zip`` of 2010, fixed width and commas; ``ri2020.pl.zip`` of 2020, ``|``), with all fields as
+published but for POP100 and HU100, which are the released totals. A record counts the blocks that agree with
+it in every geographic field that it fills in.
+
+Other releases are written in the layout of 2020, from their frame: header fields that they do not know are
+empty.
+
+Axes: ``r`` records of the header, ``b`` blocks among them, ``c`` cells.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,18 +23,21 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
+from scipy.sparse import csr_array
 
 from opendas.arrays import Bools, Ints
 from opendas.errors import ConfigError
 from opendas.files.atomic import atomic_file
-from opendas.files.pl94_layout import GEO_2020, SEGMENT_KEYS
+from opendas.files.official_areas import OfficialAreas
+from opendas.files.parquet import to_bytes
+from opendas.files.pl94_layout import GEO_2010, GEO_2020, KEY_FIELDS, SEGMENT_KEYS
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.geography.frame import CENSUS_GEOLEVELS, Frame, Grouping
 from opendas.geography.states import STATES
 from opendas.tables.cells import PL94_TABLES, pl94_table, table_layout
 from opendas.tables.counting import count_table
 
-__all__ = ["SUMMARY_LEVELS", "legacy_members", "write_legacy"]
+__all__ = ["SUMMARY_LEVELS", "header_members", "legacy_members", "write_legacy"]
 
 SUMMARY_LEVELS = {
     "state": "040", "county": "050", "cousub": "060", "tract": "140", "block_group": "150", "place": "160",
@@ -48,15 +58,29 @@ _ABBREVIATION = {state.fips: state.postal for state in STATES}
 _FIXED_DATE = (1980, 1, 1, 0, 0, 0)
 
 
-def _geolevels(frame: Frame, geolevel: str) -> tuple[str, ...]:
-    """Return the geolevels of the file's records: down to an official one, or an entity category alone."""
+def _geolevels(frame: Frame, geolevels: Sequence[str]) -> tuple[str, ...]:
+    """Return the geolevels of the file's records, with the official ones above; all, where none is given.
+
+    Raises
+    ------
+    ConfigError
+        If the format has no summary level for one, or the frame no area of it.
+    """
     official = [name for name in frame.geolevels if name in SUMMARY_LEVELS]
-    if geolevel in official:
-        return tuple(official[: official.index(geolevel) + 1])
-    frame.codes(geolevel)
-    if geolevel not in SUMMARY_LEVELS:
-        raise ConfigError(f"the legacy format has no summary level for {geolevel!r}; try state to block.")
-    return (geolevel,)
+    if not geolevels:
+        return (*official, *(name for name in frame.categories if name in SUMMARY_LEVELS))
+    wanted: list[str] = []
+    for geolevel in geolevels:
+        frame.codes(geolevel)
+        if geolevel not in SUMMARY_LEVELS:
+            raise ConfigError(f"the legacy format has no summary level for {geolevel!r}; try state to block.")
+        if geolevel in official:
+            wanted += official[: official.index(geolevel) + 1]
+        elif geolevel in frame.categories:
+            wanted.append(geolevel)
+        else:
+            raise ConfigError(f"no {geolevel} in this release: the file would hold nothing.")
+    return tuple(dict.fromkeys(wanted))
 
 
 def _in_state(frame: Frame, geolevel: str, inside: Bools) -> Grouping:
@@ -119,12 +143,12 @@ def _header_fields(frame: Frame, grouping: Grouping, state: bytes) -> dict[str, 
     return fields
 
 
-def _text(rows: int, columns: Sequence[object]) -> bytes:
-    """Return lines of '|'-separated fields; a column is one value for all rows, or an array."""
+def _text(rows: int, columns: Sequence[object], delimiter: str = "|") -> bytes:
+    """Return lines of fields; a column is one value for all rows, or an array."""
     arrays = [pa.array([c] * rows) if isinstance(c, str) else pa.array(c) for c in columns]
     table = pa.Table.from_arrays(arrays, names=[str(k) for k in range(len(arrays))])
     buffer = io.BytesIO()
-    options = pacsv.WriteOptions(include_header=False, delimiter="|", quoting_style="none")
+    options = pacsv.WriteOptions(include_header=False, delimiter=delimiter, quoting_style="none")
     pacsv.write_csv(table, buffer, options)
     return buffer.getvalue()
 
@@ -171,13 +195,122 @@ def _state_members(
     return members
 
 
-def legacy_members(release: ReleaseFolder, geolevel: str) -> dict[str, dict[str, bytes]]:
+_PLANS = tuple(name for name in GEO_2020 if re.fullmatch(r"(CD|SLDU|SLDL)\d+", name))
+
+
+def _key_columns(areas: OfficialAreas) -> list[Ints]:
+    """Return the geographic fields of all records as whole numbers, int64 (r,) each; 0 is not filled in."""
+    plans = ("CD", "SLDU", "SLDL") if areas.census == 2010 else _PLANS
+    columns = []
+    for name in (*(key for key in KEY_FIELDS if key not in ("CD", "SLDU", "SLDL")), *plans):
+        if name in areas.table.column_names:
+            column = areas.table.column(name).combine_chunks().dictionary_encode()
+            texts = column.dictionary.to_pylist()
+            number = np.array([0 if text == "" else k + 1 for k, text in enumerate(texts)], dtype=np.int64)
+            columns.append(number[np.asarray(column.indices)])
+    return columns
+
+
+def _blocks_of_records(areas: OfficialAreas) -> tuple[csr_array, Ints]:
+    """Return which blocks each record counts, 0 or 1 (r, b), and the records of the blocks, by code.
+
+    A summary record counts the blocks that agree with it in all geographic fields that it fills in.
+    """
+    blocks = areas.rows("block")
+    keys = np.stack(_key_columns(areas), axis=1)
+    summary = np.setdiff1d(np.arange(len(keys)), blocks)
+    rows, columns = [blocks], [np.arange(len(blocks))]
+    patterns, of_record = np.unique(keys[summary] > 0, axis=0, return_inverse=True)
+    for number, pattern in enumerate(patterns):
+        records = summary[of_record.ravel() == number]
+        both = np.concatenate([keys[records], keys[blocks]])[:, pattern]
+        _, code = np.unique(both, axis=0, return_inverse=True)
+        code = code.ravel()
+        # several records may be of one area: the national and the state's part, say
+        order = np.argsort(code[: len(records)], kind="stable")
+        low = np.searchsorted(code[: len(records)][order], code[len(records) :], side="left")
+        high = np.searchsorted(code[: len(records)][order], code[len(records) :], side="right")
+        times = high - low
+        block = np.repeat(np.arange(len(blocks)), times)
+        place = np.arange(len(block)) - np.repeat(np.cumsum(times) - times, times) + np.repeat(low, times)
+        rows.append(records[order][place])
+        columns.append(block)
+    row, column = np.concatenate(rows), np.concatenate(columns)
+    ones = np.ones(len(row), dtype=np.int64)
+    return csr_array((ones, (row, column)), shape=(len(keys), len(blocks))), blocks
+
+
+def header_members(
+    products: dict[str, ReleasedProduct], areas: OfficialAreas, geolevels: Sequence[str], stamps: str
+) -> dict[str, bytes]:
+    """Return the members of one state's file, made from its header."""
+    counted, blocks = _blocks_of_records(areas)
+    levels = areas.field("geolevel", np.arange(len(areas.table)))
+    chosen = np.array([not geolevels or level in geolevels for level in levels])
+    lacking = sorted(set(geolevels) - set(levels))
+    if lacking:
+        raise ConfigError(
+            f"the header of this release has no record of {', '.join(lacking)}: the file would hold nothing."
+        )
+    records = np.flatnonzero(chosen)
+    codes = to_bytes(areas.table.column("geocode").take(pa.array(blocks)))
+    tables = [table for table in PL94_TABLES if table != "P5" or areas.census == 2020]
+    counts = {}
+    for table in tables:
+        released = products[table_layout(table)]
+        frame = released.frame
+        place = np.searchsorted(codes, frame.geocodes)
+        inside = place < len(codes)
+        inside[inside] = codes[place[inside]] == frame.geocodes[inside]
+        of_leaf = np.where(inside, place, -1)
+        of_block = count_table(
+            released.estimate, pl94_table(released.product, table), Grouping("block", codes, of_leaf)
+        )
+        counts[table] = np.asarray(counted[records] @ of_block)
+    number = areas.field("LOGRECNO", records)
+    totals = {"POP100": counts["P1"][:, 0], "HU100": counts["H1"][:, 0]}
+    stub, census = areas.field("STUSAB", records[:1])[0], areas.census
+    stem = stub.lower()
+    members = {f"{stem}geo{census}.pl": _header_text(areas, records, totals)}
+    segments = {k: v for k, v in _SEGMENTS.items() if set(v) <= set(tables)}
+    for segment, names in segments.items():
+        cells = [np.ascontiguousarray(column) for table in names for column in counts[table].T]
+        keys = ("PLST", stub, "000", f"0{segment}")
+        text = _text(len(records), [*keys, number, *cells], "," if census == 2010 else "|")
+        members[f"{stem}0000{segment}{census}.pl"] = text
+    if stamps:
+        members[f"{stem}{census}.stamps.txt"] = f"{stamps}\n".encode()
+    return members
+
+
+def _header_text(areas: OfficialAreas, records: Ints, totals: dict[str, Ints]) -> bytes:
+    """Return the lines of the header, counts put in."""
+    fields = {name: [str(count) for count in counts.tolist()] for name, counts in totals.items()}
+    order = [(name, 0) for name in GEO_2020] if areas.census == 2020 else GEO_2010
+    columns = []
+    for name, width in order:
+        texts = fields[name] if name in fields else areas.field(name, records)
+        to_right = name in ("AREALAND", "AREAWATR", *totals)
+        columns.append([text.rjust(width) if to_right else text.ljust(width) for text in texts])
+    lines = "".join if areas.census == 2010 else "|".join
+    return "".join(f"{lines(row)}\n" for row in zip(*columns, strict=True)).encode(
+        "latin-1" if areas.census == 2010 else "utf-8"
+    )
+
+
+def legacy_members(release: ReleaseFolder, geolevels: Sequence[str] = ()) -> dict[str, dict[str, bytes]]:
     """Return the members of each state's zip file, by file name.
+
+    Parameters
+    ----------
+    geolevels : sequence of str
+        Official geolevels, each of which brings those above it, and entity categories; none are all that the
+        release knows, with every other record of the header that its input had.
 
     Raises
     ------
     ConfigError
-        If one of the two products was not run, or the leaves are no census blocks.
+        If one of the two products was not run, the leaves are no census blocks, or a geolevel has no area.
     """
     products = {}
     for layout in ("persons", "units"):
@@ -188,29 +321,39 @@ def legacy_members(release: ReleaseFolder, geolevel: str) -> dict[str, dict[str,
             )
         products[layout] = found
     frame = products["persons"].frame
-    geolevels = _geolevels(frame, geolevel)
-    states = np.unique(frame.geocodes.astype("S2")).tolist()
+    wanted = _geolevels(frame, geolevels)
+    stamps = "; ".join(dict.fromkeys(s for product in products.values() for s in product.stamps))
+    official = products["persons"].official
     files = {}
-    for state in states:
-        members = _state_members(products, geolevels, state)
-        files[f"{next(iter(members))[:2]}2020.pl.zip"] = members
+    for state in np.unique(frame.geocodes.astype("S2")).tolist():
+        if official is not None and official.census:
+            part = official.state(state.decode())
+            members = header_members(products, part, wanted if geolevels else (), stamps)
+        else:
+            members = _state_members(products, wanted, state)
+            if stamps:
+                members[f"{next(iter(members))[:2]}2020.stamps.txt"] = f"{stamps}\n".encode()
+        header = next(iter(members))
+        files[f"{header[:2]}{header[5:9]}.pl.zip"] = members
     return files
 
 
-def write_legacy(release: ReleaseFolder, geolevel: str, *, to: Path | None = None) -> tuple[Path, ...]:
-    """Write one zip file a state into ``tables/pl94_<geolevel>/`` and return the paths.
+def write_legacy(
+    release: ReleaseFolder, geolevels: Sequence[str] = (), *, to: Path | None = None
+) -> tuple[Path, ...]:
+    """Write one zip file a state into ``tables/pl94/`` and return the paths.
 
     Parameters
     ----------
-    geolevel : str
-        An official geolevel, which brings all official geolevels above it (from the state down), or an
-        entity category.
+    geolevels : sequence of str
+        As for :func:`legacy_members`; the folder is then called ``pl94_county+place``, say.
     to : Path, optional
         Folder instead of ``tables/`` of the release.
     """
-    folder = (release.path / "tables" if to is None else to) / f"pl94_{geolevel}"
+    name = f"pl94_{'+'.join(geolevels)}" if geolevels else "pl94"
+    folder = (release.path / "tables" if to is None else to) / name
     paths = []
-    for name, members in legacy_members(release, geolevel).items():
+    for name, members in legacy_members(release, geolevels).items():
         path = folder / name
         with (
             atomic_file(path) as file,

@@ -620,13 +620,13 @@ def write_tables(
             raise ConfigError(
                 f"the pl94 format holds {', '.join(PL94_TABLES)}, not {name!r}; try parquet or csv."
             )
-        for geolevel in geolevels:
+        for geolevel in geolevels or ("block",):
             request = table_request(
                 release, name, geolevel, confidence, measured=measured, allow_derived=allow_derived
             )
             file_name(request.stem, fmt)
     if fmt == "pl94":
-        return tuple(path for geolevel in geolevels for path in write_legacy(release, geolevel, to=to))
+        return write_legacy(release, geolevels, to=to)
     return tuple(
         write_table(
             release,

@@ -44,7 +44,7 @@ def same_table(release: ReleaseFolder, path: Path) -> bool:
         return _same_parquet(release, path)
     if path.suffix == ".csv":
         return _same_csv(release, path)
-    if path.suffix == ".zip" and path.parent.name.startswith("pl94_"):
+    if path.suffix == ".zip" and path.parent.name.partition("_")[0] == "pl94":
         return _same_legacy(release, path)
     return False
 
@@ -174,7 +174,8 @@ def _read_csv(path: Path) -> pa.Table:
 
 
 def _same_legacy(release: ReleaseFolder, path: Path) -> bool:
-    wanted = legacy_members(release, path.parent.name.removeprefix("pl94_"))
+    _, _, levels = path.parent.name.partition("_")
+    wanted = legacy_members(release, levels.split("+") if levels else ())
     with zipfile.ZipFile(path) as archive:
         found = {name: archive.read(name) for name in archive.namelist()}
     return wanted.get(path.name) == found

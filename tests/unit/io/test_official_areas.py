@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import zipfile
 from types import SimpleNamespace
 
 import duckdb
@@ -29,7 +30,9 @@ from opendas.files.release_folder import ReleaseFolder
 from opendas.readers.base import ReaderSpec
 from opendas.readers.frame.official import official_areas
 from opendas.readers.registry import make_reader
+from opendas.runs.facts import issue_certificate
 from opendas.schema.pl94 import pl94_persons, pl94_units
+from opendas.tables.legacy import header_members
 from opendas.tables.tabulate import LONG_SCHEMA, long_table, tabulate, write_tables
 from opendas.verify.release import verify_release
 
@@ -83,8 +86,6 @@ def test_verify_accepts_the_files_and_finds_what_is_not_there(made, tmp_path):
     write_tables(made, ["P1", "H1"], ["county", "block"], long=True)
     write_tables(made, ["P1"], ["block"], long=True, fmt="csv")
     write_tables(made, ["P2"], ["tract"], fmt="csv")
-    from opendas.runs.facts import issue_certificate
-
     issue_certificate(made / "release")
     failed = [check for check in verify_release(made) if not check.ok]
     assert failed == []
@@ -245,3 +246,46 @@ def test_rhode_island_has_all_its_official_areas(rhode_island, tmp_path):
     again = read_official_areas(tmp_path / "official.parquet")
     assert again.table.equals(areas.table)
     assert (tmp_path / "official.parquet").stat().st_size < 1_000_000
+
+
+def test_the_legacy_file_of_the_true_counts_is_the_official_one(rhode_island):
+    """All 30,769 records of every summary level, byte for byte: header, tables P1 to P4 and H1."""
+    _, areas = rhode_island
+    path = shared_data("pl94_2010_ri") / "ri2010.pl.zip"
+    products = {}
+    for layout, product in (("persons", pl94_persons()), ("units", pl94_units())):
+        data = make_reader(ReaderSpec("pl94-2010", (path,), product)).read()
+        products[layout] = SimpleNamespace(product=product, frame=data.frame, estimate=data.histogram)
+    members = header_members(products, areas.state("44"), (), "")
+    with zipfile.ZipFile(path) as archive:
+        official = {name: archive.read(name) for name in archive.namelist() if name.endswith(".pl")}
+    assert set(members) == set(official) == {"rigeo2010.pl", "ri000012010.pl", "ri000022010.pl"}
+    for name, text in official.items():
+        assert members[name].splitlines() == text.splitlines(), name
+
+
+@pytest.mark.parametrize("year", [2010, 2020])
+def test_the_legacy_file_of_a_state_has_every_record_and_is_read_back(tmp_path, year):
+    made = made_release(tmp_path, year)
+    (path,) = write_tables(made, ["P1"], [], fmt="pl94", to=tmp_path / "t")
+    assert path == tmp_path / "t" / "pl94" / f"fb{year}.pl.zip"
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(tmp_path / "fb.zip") as source:
+        encoding = "latin-1" if year == 2010 else "utf-8"
+        found = {name: archive.read(name).decode(encoding) for name in archive.namelist()}
+        assert found.pop(f"fb{year}.stamps.txt") == "DEMONSTRATION FRAME\n"
+        assert set(found) == {name for name in source.namelist() if name.endswith(".pl")}
+        for name, text in found.items():  # the counts are the input's own: the file is the input
+            assert text == source.read(name).decode("latin-1")  # as the made file is, of either census
+    (path,) = write_tables(made, ["P1"], ["county", "tract"], fmt="pl94", to=tmp_path / "t")
+    assert path.parent.name == "pl94_county+tract"
+    with zipfile.ZipFile(path) as archive:
+        lines = archive.read(f"fbgeo{year}.pl").decode("latin-1").splitlines()
+    levels = [line[8:11] if year == 2010 else line.split("|")[2] for line in lines]
+    assert levels == ["040", "050", "050", "140", "140", "140"]
+    for category, message in (("aianhh", "no aianhh in this release"), ("place", "no record of place")):
+        with pytest.raises(ConfigError, match=message):
+            write_tables(made, ["P1"], [category], fmt="pl94", to=tmp_path / "t")
+    write_tables(made, ["P1"], [], fmt="pl94")
+    write_tables(made, ["P1"], ["county"], fmt="pl94")
+    issue_certificate(made / "release")
+    assert [check for check in verify_release(made) if not check.ok] == []
