@@ -60,6 +60,7 @@ __all__ = [
     "experiment",
     "export_measurements",
     "export_microdata",
+    "export_tidy",
     "forget_key",
     "ledger",
     "load",
@@ -574,6 +575,38 @@ def export_microdata(out: str | Path, to: str | Path, *, product: str | None = N
     for name in _published(held.names, product, Path(to)):
         written += write_state_files(held[name].mdf, held[name].product, held[name].frame, Path(to))
     return tuple(written)
+
+
+def export_tidy(
+    out: str | Path, to: str | Path, *, product: str | None = None
+) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Write noisy measurements as tables without lists: a row for each geounit, a column for each cell.
+
+    Parameters
+    ----------
+    out : path
+        An output folder, or a copy of its ``release/``.
+    to : path
+        Folder; ``<product>/<geolevel>/<query>.parquet`` come to stand in it.
+    product : str, optional
+        One product. Default: all.
+
+    Returns
+    -------
+    (tuple of path, tuple of str)
+        The files, and the query groups that have too many cells for a table.
+    """
+    from opendas.files.nmf.tidy import write_tidy
+    from opendas.files.release_folder import ReleaseFolder
+
+    held = ReleaseFolder(Path(out))
+    paths: list[Path] = []
+    left_out: list[str] = []
+    for name in held.names if product is None else [product]:
+        written, missing = write_tidy(held[name], Path(to) / name)
+        paths += written
+        left_out += [f"{name}:{query}" for query in missing]
+    return tuple(paths), tuple(left_out)
 
 
 def _published(names: Sequence[str], product: str | None, to: Path) -> list[str]:

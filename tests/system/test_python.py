@@ -104,6 +104,8 @@ def test_the_public_names_are_these() -> None:
         "exact_level",
         "experiment",
         "export_measurements",
+        "export_microdata",
+        "export_tidy",
         "forget_key",
         "ledger",
         "load",

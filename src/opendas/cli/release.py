@@ -625,9 +625,10 @@ def _summary_lines(found: Mapping[str, Any]) -> Iterator[str]:
 @click.option(
     "--format",
     "file_format",
-    type=click.Choice(["nmf", "ppmf"]),
+    type=click.Choice(["nmf", "ppmf", "pl94", "long"]),
     required=True,
-    help="nmf: noisy measurements in the Census Bureau's public layout; ppmf: microdata, a CSV a state.",
+    help="nmf: noisy measurements in the Census Bureau's public layout; ppmf: microdata, a CSV a state; "
+    "pl94: the legacy file of a state; long: noisy measurements as tables without lists.",
 )
 @click.option("--product", default=None, help="One product. Default: all that have the format.")
 @click.option("--to", type=FOLDER, required=True, help="Folder.")
@@ -638,6 +639,17 @@ def export_command(out: Path, file_format: str, product: str | None, to: Path) -
     """
     import opendas
 
-    export = opendas.export_measurements if file_format == "nmf" else opendas.export_microdata
-    for path in export(out, to, product=product):
+    left_out: tuple[str, ...] = ()
+    if file_format == "long":
+        paths, left_out = opendas.export_tidy(out, to, product=product)
+    elif file_format == "pl94":
+        if product is not None:
+            raise click.UsageError("--format pl94 is made of persons and units; leave out --product.")
+        paths = opendas.tabulate(opendas.Release(out), ["P1"], format="pl94", to=to)
+    else:
+        export = opendas.export_measurements if file_format == "nmf" else opendas.export_microdata
+        paths = export(out, to, product=product)
+    for path in paths:
         click.echo(str(path))
+    if left_out:
+        message(f"Left out, with too many cells for a table: {', '.join(left_out)}.")

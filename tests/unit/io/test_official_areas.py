@@ -289,3 +289,49 @@ def test_the_legacy_file_of_a_state_has_every_record_and_is_read_back(tmp_path, 
     write_tables(made, ["P1"], ["county"], fmt="pl94")
     issue_certificate(made / "release")
     assert [check for check in verify_release(made) if not check.ok] == []
+
+
+def test_microdata_in_a_zip_file_are_read(tmp_path):
+    """The published microdata come as a CSV file in a zip file."""
+    made = made_release(tmp_path, 2020)
+    paths = od.export_microdata(made, tmp_path / "published")
+    person, unit = (next(path for path in paths if kind in path.name) for kind in ("person", "unit"))
+    with zipfile.ZipFile(tmp_path / "person.zip", "w") as archive:
+        archive.write(person, person.name)
+        archive.writestr(f"__MACOSX/._{person.name}", "junk")
+    specs = [
+        ReaderSpec("ppmf", (path,), pl94_persons(), plan_from_records=True)
+        for path in (person, tmp_path / "person.zip")
+    ]
+    plain, zipped = (make_reader(spec).read() for spec in specs)
+    assert np.array_equal(plain.frame.geocodes, zipped.frame.geocodes)
+    assert np.array_equal(plain.histogram.counts, zipped.histogram.counts)
+    with zipfile.ZipFile(tmp_path / "person.zip", "a") as archive:
+        archive.write(unit, unit.name)
+    with pytest.raises(FormatError) as caught:
+        make_reader(specs[1]).read()
+    assert "it holds 2 tables" in caught.value.findings[0].rule
+    (tmp_path / "person.zip").write_bytes(b"PK\x03\x04 no zip file")
+    with pytest.raises(FormatError, match="cannot be read"):
+        make_reader(specs[1]).read()
+
+
+def test_tidy_measurements_are_those_of_the_release(tmp_path, monkeypatch):
+    made = made_release(tmp_path, 2020)
+    monkeypatch.setattr("opendas.files.nmf.tidy._VALUES_AT_ONCE", 8)  # two geounits at once
+    paths, left_out = od.export_tidy(made, tmp_path / "tidy", product="pl94-persons")
+    assert left_out == ()
+    release = od.Release(made)
+    for geolevel in ("county", "block"):
+        found = pd.read_parquet(tmp_path / f"tidy/pl94-persons/{geolevel}/votingage+hispanic.parquet")
+        asked = release.measurements(geolevel, "votingage * hispanic", product="persons").to_pandas()
+        assert list(found["geocode"]) == list(asked["geocode"])
+        assert found.drop(columns=["geocode", "variance"]).to_numpy().tolist() == [
+            list(values) for values in asked["values"]
+        ]
+        assert list(found["variance"]) == list(asked["variance"])
+        assert list(found.columns)[2:4] == ["under18 * not_hispanic", "under18 * hispanic"]
+    assert not any("list" in str(kind) for path in paths for kind in pq.read_schema(path).types)
+    monkeypatch.setattr("opendas.files.nmf.tidy.MOST_COLUMNS", 100)
+    _, left_out = od.export_tidy(made, tmp_path / "less", product="pl94-persons")
+    assert left_out == ("pl94-persons:detailed",)

@@ -423,7 +423,8 @@ def _csv_batches(path: Path, wanted: list[str], log: FindingLog) -> Iterator[tup
         dialect.names, dialect.delimiter, wanted=wanted, skip=dialect.skip + 1, block=_BLOCK_BYTES
     )
     try:
-        reader = csv.open_csv(path, **options)
+        zipped = path.name.lower().endswith(".zip")
+        reader = csv.open_csv(_opened(path) if zipped else path, **options)
         for batch in reader:
             yield first, batch
             first += batch.num_rows
@@ -434,8 +435,28 @@ def _csv_batches(path: Path, wanted: list[str], log: FindingLog) -> Iterator[tup
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Open a text file, which may be compressed with gzip."""
+    """Open a text file, which may be compressed with gzip, or stand alone in a zip file."""
+    if path.name.lower().endswith(".zip"):
+        return _only_member(path)
     return cast(IO[bytes], gzip.open(path, "rb")) if path.name.lower().endswith(".gz") else open(path, "rb")
+
+
+def _only_member(path: Path) -> IO[bytes]:
+    """Open the one table of a zip file, as microdata are published."""
+    rule = "expected a zip file, whole and not encrypted, with one table in it"
+    try:
+        archive = zipfile.ZipFile(path)
+        names = [name for name in archive.namelist() if name.lower().endswith((".csv", ".txt", ".psv"))]
+        tables = [name for name in names if Path(name).name[0] not in "._"]
+        if len(tables) == 1:
+            return archive.open(tables[0])
+    except DAMAGED_ZIP as error:
+        raise _unreadable(path, None, rule) from error
+    raise _unreadable(
+        path,
+        None,
+        f"it holds {len(tables)} tables ({', '.join(tables[:4])} ...): unpack it, and name those of one kind",
+    )
 
 
 def _rows_of(path: Path, dialect: _Dialect, *, strict: bool = False) -> Iterator[tuple[int, int]]:
