@@ -148,6 +148,9 @@ class Evaluation:
     by_age_and_sex: tuple[AgeSexRow, ...] = ()
     pyramids: tuple[Pyramid, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Evaluation({self.product}: {len(self.errors)} rows, confidential)"
+
     @property
     def rows(self) -> list[dict[str, object]]:
         """The rows of ``evaluate --json``."""

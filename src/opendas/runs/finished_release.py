@@ -7,7 +7,7 @@ for none of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 __all__ = ["NoisyFile", "Release", "Table", "areas_of", "exact_level"]
 
 
+SHOWN = 10
+"""Rows of a table that a notebook shows."""
+
+
 class Table:
     """A table of a release, in the frame library you use.
 
@@ -56,6 +60,25 @@ class Table:
     def to_arrow(self) -> pa.Table:
         """Return a pyarrow table."""
         return self._data if isinstance(self._data, pa.Table) else self._data.to_table()
+
+    def __len__(self) -> int:
+        return int(self._data.num_rows if isinstance(self._data, pa.Table) else self._data.count_rows())
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield each row by column name: what ``pandas.DataFrame(table)`` takes; `to_pandas` is faster."""
+        for batch in self.to_arrow().to_batches(max_chunksize=1 << 14):
+            yield from batch.to_pylist()
+
+    def __repr__(self) -> str:
+        return f"Table({len(self):,} rows: {', '.join(self._data.schema.names)})"
+
+    def _repr_html_(self) -> str:
+        from opendas.report.notebook import html_table
+
+        names = self._data.schema.names
+        rows = self._data.slice(0, SHOWN) if isinstance(self._data, pa.Table) else self._data.head(SHOWN)
+        caption = f"{len(self):,} rows" + (f", the first {SHOWN}" if len(self) > SHOWN else "")
+        return html_table(caption, names, ([row[name] for name in names] for row in rows.to_pylist()))
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a pandas frame."""
@@ -292,6 +315,25 @@ class Release:
 
     def __repr__(self) -> str:
         return f"Release({', '.join(self.products)} in {self.path.name!r})"
+
+    def _repr_html_(self) -> str:
+        from opendas.privacy.exact import format_fraction
+        from opendas.report.certificate import read_runs
+        from opendas.report.notebook import html_table
+
+        header = ("product", "records", "loss", "mechanism", "estimator", "stamps")
+        rows = [
+            (
+                run.product,
+                run.records,
+                "unbounded" if run.loss is None else format_fraction(run.loss),
+                run.mechanism,
+                run.estimator,
+                ", ".join(run.stamps),
+            )
+            for run in read_runs(self.folder)
+        ]
+        return html_table(f"Release in {self.path.name}", header, rows)
 
     @property
     def folder(self) -> Path:

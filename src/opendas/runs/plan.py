@@ -129,6 +129,16 @@ class PlanTable:
     def __iter__(self) -> Iterator[NoiseRow]:
         return iter(self.rows)
 
+    def __repr__(self) -> str:
+        return f"PlanTable({self.plan.product.name}: {len(self.rows)} rows)"
+
+    def _repr_html_(self) -> str:
+        from opendas.report.notebook import html_table
+
+        names = ("geolevel", "query", "geounits", "cells", "rho", "epsilon", "variance", "moe90")
+        rows = ([row.to_dict()[name] for name in names] for row in self.rows)
+        return html_table(f"Noise of {self.plan.product.name}", names, rows)
+
 
 def _loss(budget: Budget, total: Fraction) -> dict[str, Any]:
     """Return a loss under the mechanism of a budget, as JSON values."""

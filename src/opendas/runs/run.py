@@ -29,6 +29,7 @@ from opendas.geography.spine import Spine
 from opendas.gls.model import TreeModel
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
+from opendas.privacy.exact import format_fraction
 from opendas.readers.base import InputData, MemoryTable, Reader
 from opendas.readers.registry import make_reader
 from opendas.runs.config.load import load_run_file, parse_document
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["Run", "define", "load"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Run:
     """A run file, understood.
 
@@ -60,6 +61,27 @@ class Run:
 
     path: Path
     resolved: Resolved
+
+    def __repr__(self) -> str:
+        return f"Run({', '.join(f'{name}={value}' for name, value in self._summary)})"
+
+    def _repr_html_(self) -> str:
+        from opendas.report.notebook import html_table
+
+        return html_table(f"Run {self.path.name}", ("", ""), self._summary)
+
+    @property
+    def _summary(self) -> tuple[tuple[str, str], ...]:
+        """What the run is, in a few words and without opening anything."""
+        resolved = self.resolved
+        loss = f"{resolved.mechanism.loss_name} {format_fraction(self._whole_loss())}"
+        return (
+            ("product", resolved.product.name),
+            ("reader", resolved.reader.reader),
+            ("levels", " > ".join(resolved.levels)),
+            ("loss", f"{loss}, {resolved.mechanism.value}, {resolved.neighbours.value}"),
+            ("estimator", resolved.estimator),
+        )
 
     @property
     def product(self) -> Product:
