@@ -70,9 +70,8 @@ def page_of(notebook: Any, name: str, folder: Path) -> str:
                 path.write_bytes(base64.b64decode(data["image/png"]))
                 parts.append(f"![Output of the cell above]({path.name})")
             elif "text/html" in data:
-                parts.append(
-                    f'<div class="output" markdown="0">\n{_UNSTYLED.sub("", data["text/html"]).strip()}\n</div>'
-                )
+                shown = _UNSTYLED.sub("", data["text/html"]).strip()
+                parts.append(f'<div class="output" markdown="0">\n{shown}\n</div>')
             elif "text/plain" in data:
                 parts.append(f"```text\n{data['text/plain']}\n```")
     parts.append(f"[This page as a notebook]({name}.ipynb)")
