@@ -91,7 +91,7 @@ def _show_summary(plan: dict[str, Any]) -> None:
     forecast = plan.get("forecast")
     if forecast:
         seconds = forecast["seconds"]
-        time = "time not foretold" if seconds is None else f"about {duration(seconds)} to estimate"
+        time = "time not predicted" if seconds is None else f"about {duration(seconds)} to estimate"
         memory, disk = size_text(forecast["memory_mb"]), size_text(forecast["disk_mb"]["outputs"])
         click.echo(f"needs:        {time}, {memory} of memory, {disk} of disk; {forecast['workers']} workers")
     found = len(plan["warnings"])

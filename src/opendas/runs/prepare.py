@@ -210,7 +210,7 @@ def _shared_number(run: Run, counts: ExactCounts) -> int | None:
 def _check_room(act: Act[RunOptions], run: Run, records: int | None, *, estimates: bool) -> None:
     """Say what the run will need, and refuse one whose outputs the disk certainly cannot hold.
 
-    Whoever watches is also told where the table is too sparse for its budget: now, before it is charged.
+    Anyone who watches is also told where the table is too sparse for its budget: now, before it is charged.
     """
     options = act.options
     if options.engine != "local":

@@ -2,7 +2,7 @@
 
 A trial on synthetic records of the run's own shape says how many of them would stand in another cell than
 they should. How the true records spread over the cells is confidential and is not asked. How many there are
-is the same for all neighbours where records are replaced; else the number is one that somebody gives.
+is the same for all neighbours where records are replaced; else the number is one that someone gives.
 """
 
 from __future__ import annotations
