@@ -20,8 +20,12 @@ from opendas.engines.drive import Estimation, estimate_on, estimate_spine
 from opendas.engines.local import LocalEngine, WorkerPool
 from opendas.engines.truth import LeafCounts
 from opendas.measurement.family import UsedAnswers
+from opendas.topdown.informed import Informed
+from opendas.topdown.posterior import Posterior
 
-ESTIMATORS = ("topdown", "informed", "block-by-block")
+ESTIMATORS = ("topdown", "informed", "posterior", "block-by-block")
+
+WHOLE_TREE = {"informed": Informed(), "posterior": Posterior()}
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +38,7 @@ def _small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 def made(estimator: str):
     frame = mini_frame(regions=3, towns=12, blocks=5)
     product = mini_product(invariant=estimator != "block-by-block")
-    return assemble(product, frame, mini_histogram(frame), informed=estimator == "informed")
+    return assemble(product, frame, mini_histogram(frame), whole_tree=WHOLE_TREE.get(estimator))
 
 
 @pytest.fixture(name="run", scope="module")
@@ -51,7 +55,7 @@ def estimate(run, **more) -> Estimation:
         histogram=run.counts,
         estimator=estimator,
         workers=more.pop("workers", 1),
-        model=run.model if estimator == "informed" else None,
+        model=run.model if estimator in WHOLE_TREE else None,
         **more,
     )
 
@@ -108,7 +112,7 @@ def test_processes_that_run_already_learn_one_worker_after_the_other() -> None:
             run.constraints,
             counts=LeafCounts.on(run.spine, run.counts),
             estimator=estimator,
-            model=run.model if estimator == "informed" else None,
+            model=run.model if estimator in WHOLE_TREE else None,
         )
         assert identical(found, estimate(run, estimator=estimator))
         if place:
@@ -189,12 +193,12 @@ def test_an_interrupted_run_finishes_with_the_same_result(estimator: str, tmp_pa
     assert len(list(tmp_path.glob("*.part"))) > before
 
 
-@pytest.mark.parametrize("estimator", ["topdown", "informed"])
+@pytest.mark.parametrize("estimator", ["topdown", "informed", "posterior"])
 def test_torn_and_foreign_checkpoints_are_done_again(estimator: str, tmp_path: Path) -> None:
     run = made(estimator)
     checkpoints = Checkpoints(tmp_path, "run 1", write)
     expected = estimate(run, estimator=estimator, checkpoints=checkpoints)
-    for kind in ("stage", "up") if estimator == "informed" else ("stage",):
+    for kind in ("stage", "up") if estimator in WHOLE_TREE else ("stage",):
         files = sorted(tmp_path.glob(f"{kind}*.part"))
         assert len(files) > 2
         files[0].write_bytes(files[0].read_bytes()[:-7])
@@ -209,7 +213,7 @@ def test_torn_and_foreign_checkpoints_are_done_again(estimator: str, tmp_path: P
     assert Checkpoints(tmp_path, "run 2", write).load(0, 0) is None
 
 
-@pytest.mark.parametrize("estimator", ["topdown", "informed"])
+@pytest.mark.parametrize("estimator", ["topdown", "informed", "posterior"])
 def test_a_loaded_checkpoint_equals_what_was_saved(estimator: str, tmp_path: Path) -> None:
     run = made(estimator)
     checkpoints = Checkpoints(tmp_path, "run 1", write)

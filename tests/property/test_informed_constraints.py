@@ -24,6 +24,7 @@ from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.declarations import Bound, Invariant, StructuralZero
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import PassPlan, Product
+from opendas.topdown.informed import Informed
 
 LEVELS = ("region", "town", "block")
 
@@ -111,7 +112,7 @@ def made_run(seed: int) -> Made:
         queries={name: Fraction(1, len(measured)) for name in measured},
         mechanism=Mechanism(str(rng.choice([m.value for m in Mechanism]))),
         shares=shares,
-        informed=True,
+        whole_tree=Informed(),
         bypass=bool(rng.random() < 0.5) and all(shares.values()),
     )
     return Made(run, units, truth)

@@ -19,6 +19,7 @@ from opendas.engines.drive import estimate_spine
 from opendas.privacy.relations import Mechanism
 from opendas.schema.declarations import Invariant
 from opendas.schema.product import Product
+from opendas.topdown.informed import Informed
 
 QUERIES = {
     "default": None,
@@ -59,7 +60,7 @@ def test_the_release_equals_that_of_dense_algebra(seed, invariant, mechanism, qu
         mini_histogram(frame, seed=seed),
         queries=QUERIES[queries],
         mechanism=mechanism,
-        informed=True,
+        whole_tree=Informed(),
     )
     found = informed(run)
     np.testing.assert_array_equal(to_dense(found.leaves), twin(run))
@@ -71,7 +72,7 @@ def test_the_release_equals_that_of_dense_algebra(seed, invariant, mechanism, qu
 def test_parts_that_hold_a_total_together_equal_dense_algebra(monkeypatch, seed: int, us: bool) -> None:
     frame = mini_frame(regions=3 - us, towns=3 if us else 2, seed=seed)
     monkeypatch.setattr(assembled, "standard_spine", lambda frame: divided(frame, us=us))
-    run = assemble(mini_product(), frame, mini_histogram(frame, seed=seed), informed=True)
+    run = assemble(mini_product(), frame, mini_histogram(frame, seed=seed), whole_tree=Informed())
     expected = twin(run)
     np.testing.assert_array_equal(to_dense(informed(run).leaves), expected)
     monkeypatch.setattr(tasks, "MANY_SUBTREES", 2)
@@ -88,7 +89,7 @@ def exact_towns() -> Product:
 @pytest.mark.parametrize("seed", range(3))
 def test_exact_answers_below_the_root_equal_dense_algebra(seed: int) -> None:
     frame = mini_frame(seed=seed)
-    run = assemble(exact_towns(), frame, mini_histogram(frame, seed=seed), informed=True)
+    run = assemble(exact_towns(), frame, mini_histogram(frame, seed=seed), whole_tree=Informed())
     np.testing.assert_array_equal(to_dense(informed(run).leaves), twin(run))
 
 
@@ -97,7 +98,9 @@ def test_exact_answers_below_the_root_equal_dense_algebra(seed: int) -> None:
 def test_a_geolevel_without_budget_equals_dense_algebra(seed: int, unmeasured: str) -> None:
     frame = mini_frame(seed=seed)
     shares = {name: Fraction(int(name != unmeasured), 2) for name in ("region", "town", "block")}
-    run = assemble(mini_product(), frame, mini_histogram(frame, seed=seed), shares=shares, informed=True)
+    run = assemble(
+        mini_product(), frame, mini_histogram(frame, seed=seed), shares=shares, whole_tree=Informed()
+    )
     found = to_dense(informed(run).leaves)
     np.testing.assert_array_equal(found, twin(run))
 
@@ -106,7 +109,9 @@ def test_margins_alone_leave_directions_unknown_and_are_estimated_all_the_same()
     """Without the detailed cells a subtree says nothing about some of their differences."""
     frame = mini_frame(seed=1)
     queries = {"total": Fraction(1, 2), "kind": Fraction(1, 4), "age": Fraction(1, 4)}
-    run = assemble(mini_product(), frame, mini_histogram(frame, seed=1), queries=queries, informed=True)
+    run = assemble(
+        mini_product(), frame, mini_histogram(frame, seed=1), queries=queries, whole_tree=Informed()
+    )
     found = informed(run)
     tree = DenseTree(run, run.measurements())
     # The estimate is not unique: what is measured of it is.

@@ -24,6 +24,7 @@ from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 from opendas.topdown.informed import Informed
 from opendas.topdown.model import LevelRules, StageRules
+from opendas.topdown.posterior import Posterior
 
 KEY = bytes(range(32))
 
@@ -67,11 +68,11 @@ def assemble(
     mechanism: Mechanism = Mechanism.DISCRETE_GAUSSIAN,
     neighbours: Neighbours = Neighbours.BOUNDED,
     slack: float = 0.0,
-    informed: bool = False,
+    whole_tree: Informed | Posterior | None = None,
     shares: dict[str, Fraction] | None = None,
     bypass: bool = False,
 ) -> Assembled:
-    """Put a run together, by default with equal shares for the geolevels; `informed` fits in one pass."""
+    """Put a run together, by default with equal shares for the geolevels; `whole_tree` fits in one pass."""
     spine = standard_spine(frame)
     names = spine.names
     if bypass:
@@ -98,7 +99,7 @@ def assemble(
                 level.geolevel, level.measured, is_root=number == 0, is_leaf=number == len(names) - 1
             )
         )
-        if informed:
+        if whole_tree is not None:
             least_squares = (level.measured,) if level.measured else ()
         rules.append(
             LevelRules(
@@ -110,7 +111,7 @@ def assemble(
                 constraints.possible,
                 slack,
                 earlier=tuple(StageRules(*stage) for stage in earlier),
-                estimator=Informed() if informed else None,
+                estimator=whole_tree,
             )
         )
     return Assembled(product, frame, spine, counts, plan, constraints, tuple(rules))

@@ -20,6 +20,7 @@ from support.hostile import Shape, call, finish, refuse, released
 from support.mini import from_dense, mini_frame, mini_product, to_dense
 
 from opendas.engines.drive import estimate_spine
+from opendas.topdown.informed import Informed
 
 Capture = pytest.CaptureFixture[str]
 
@@ -114,7 +115,11 @@ def test_counts_up_to_the_limit_are_estimated_exactly(estimator: str, size: int)
     dense[lower[1], 7] += 1
     frame.units["homes"][:] = 1 << 24  # room for them
     run = assemble(
-        mini_product(), frame, from_dense(dense), rho=Fraction(10**6), informed=estimator == "informed"
+        mini_product(),
+        frame,
+        from_dense(dense),
+        rho=Fraction(10**6),
+        whole_tree=Informed() if estimator == "informed" else None,
     )
     found = estimate_spine(
         run.spine,

@@ -57,10 +57,12 @@ BLOCKS = 'estimator = "block-by-block"\ndrop_invariants = ["total"]'
 
 
 @pytest.mark.parametrize("measurements", ["used", "full"])
-@pytest.mark.parametrize("run", ["", BLOCKS, "failsafe = true", 'estimator = "informed"'])
+@pytest.mark.parametrize(
+    "run", ["", BLOCKS, "failsafe = true", 'estimator = "informed"', 'estimator = "posterior"']
+)
 def test_a_copy_of_the_release_is_enough(tmp_path: Path, run: str, measurements: str) -> None:
     wrong = failed(released(tmp_path, run, measurements=measurements), rederive=True)
-    if "informed" in run and measurements == "used":
+    if ("informed" in run or "posterior" in run) and measurements == "used":
         assert list(wrong) == ["mini: estimated again"]
         assert "opendas measure" in wrong["mini: estimated again"].detail
     else:

@@ -69,7 +69,7 @@ RELEASED = {
 }
 
 
-@pytest.mark.parametrize("estimator", ["topdown", "informed"])
+@pytest.mark.parametrize("estimator", ["topdown", "informed", "posterior"])
 def test_a_run_writes_these_files_and_no_others(tmp_path: Path, estimator: str) -> None:
     out = tmp_path / "out"
     release(
@@ -120,7 +120,7 @@ def test_what_is_not_for_publication_is_closed_to_others(tmp_path: Path) -> None
     assert stat.S_IMODE((keys / "mini.key").stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("estimator", ["topdown", "informed"])
+@pytest.mark.parametrize("estimator", ["topdown", "informed", "posterior"])
 def test_checkpoints_hold_estimates_and_noisy_answers_only(tmp_path: Path, estimator: str) -> None:
     """Two inputs that agree on all noisy answers and invariants leave the same checkpoints."""
     first, second = twins(tmp_path, run=f'estimator = "{estimator}"')
@@ -134,7 +134,7 @@ def test_checkpoints_hold_estimates_and_noisy_answers_only(tmp_path: Path, estim
             release(load(run_file), tmp_path / name, RunOptions(measurements="used"))
         saved.append({k: v for k, v in files(tmp_path / name / "state").items() if k.endswith(".part")})
     assert saved[0]
-    assert any("/up" in name for name in saved[0]) == (estimator == "informed")
+    assert any("/up" in name for name in saved[0]) == (estimator != "topdown")
     assert saved[0] == saved[1]
 
 
@@ -264,6 +264,7 @@ def test_the_noise_key_is_bound_to_plan_and_input_and_to_nothing_else(
         "invariants": {"run": 'drop_invariants = ["total"]'},
         "failsafe": {"run": "failsafe = true"},
         "estimator": {"run": 'estimator = "informed"'},
+        "posterior": {"run": 'estimator = "posterior"'},
         "delta": {"loss": 'rho = "2"\ndelta = "1e-6"'},
     }
     base = noise_key(tmp_path / "base", monkeypatch)
@@ -286,7 +287,7 @@ def answers(path: Path) -> dict[tuple[str, str, int], int]:
     return found
 
 
-@pytest.mark.parametrize("estimator", ["topdown", "informed"])
+@pytest.mark.parametrize("estimator", ["topdown", "informed", "posterior"])
 def test_every_value_a_lazy_run_shows_is_that_of_the_full_file(tmp_path: Path, estimator: str) -> None:
     frame = mini_frame()
     sparse = to_dense(mini_histogram(frame))
@@ -377,7 +378,7 @@ def use_recorded(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[tuple[in
     return reads
 
 
-@pytest.mark.parametrize("estimator", ["topdown", "informed"])
+@pytest.mark.parametrize("estimator", ["topdown", "informed", "posterior"])
 def test_what_is_read_depends_on_noisy_answers_and_invariants_only(tmp_path: Path, estimator: str) -> None:
     first, second = twins(tmp_path, run=f'estimator = "{estimator}"')
     folder = full_measurements(first, tmp_path)
@@ -388,7 +389,7 @@ def test_what_is_read_depends_on_noisy_answers_and_invariants_only(tmp_path: Pat
             release(load(run_file), tmp_path / name, RunOptions(workers=1, measurements="used"))
             found.append(reads)
     assert len(found[0]) > 5
-    assert any(support == b"everything" for *_, support in found[0]) == (estimator == "informed")
+    assert any(support == b"everything" for *_, support in found[0]) == (estimator != "topdown")
     assert found[0] == found[1]
     assert files(tmp_path / "a" / "release") == files(tmp_path / "b" / "release")
 

@@ -158,8 +158,8 @@ def test_all_errors_come_together_with_their_lines(tmp_path: Path) -> None:
     for expected in (
         "run.toml: 7 problems",
         "run.toml, line 3, field run.mechansim: unknown key; did you mean mechanism?",
-        "run.toml, line 4, field run.estimator: expected one of topdown, block-by-block, informed; "
-        "found 'topdwn'; did you mean topdown?",
+        "run.toml, line 4, field run.estimator: expected one of topdown, block-by-block, informed, "
+        "posterior; found 'topdwn'; did you mean topdown?",
         "run.toml, line 5, field run.failsafe: expected true or false, found text",
         "run.toml, line 6, field input.reader: required key is missing; it has no default",
         "run.toml, line 9, field budget.rho: 0.1 is a binary floating-point number",

@@ -139,9 +139,12 @@ def test_block_by_block_refuses_invariants_above_the_leaf(folder: Path) -> None:
     settle(folder, text.replace("persons", "units"))
 
 
-def test_the_informed_estimator_refuses_passes_that_it_does_not_follow(folder: Path) -> None:
-    text = CENSUS.replace("[input]", 'estimator = "informed"\n[input]')
-    assert settle(folder, text).estimator == "informed"
+@pytest.mark.parametrize("estimator", ["informed", "posterior"])
+def test_estimators_of_the_whole_tree_refuse_passes_that_they_do_not_follow(
+    folder: Path, estimator: str
+) -> None:
+    text = CENSUS.replace("[input]", f'estimator = "{estimator}"\n[input]')
+    assert settle(folder, text).estimator == estimator
     rounder = text + '[passes]\nrounder = { "*" = [["detailed"]] }\n'
     assert settle(folder, rounder).product.passes.rounder
     for given, named in (
@@ -155,6 +158,35 @@ def test_the_informed_estimator_refuses_passes_that_it_does_not_follow(folder: P
         assert named in str(caught.value)
         assert caught.value.exit_code == 2
         settle(folder, f"{CENSUS}[passes]\n{given}\n")
+
+
+def test_the_posterior_refuses_what_it_cannot_keep_or_has_no_likelihood_for(folder: Path) -> None:
+    text = CENSUS.replace("[input]", 'estimator = "posterior"\n[input]')
+    for changed, named in (
+        (text.replace("pl94-persons", "pl94-units"), "invariant total@"),
+        (text.replace("[input]", 'mechanism = "discrete-laplace"\n[input]'), "mechanism discrete-laplace"),
+    ):
+        with pytest.raises(ConfigError, match="Use estimator informed") as caught:
+            settle(folder, changed)
+        assert named in str(caught.value)
+        assert caught.value.exit_code == 2
+        settle(folder, changed.replace("posterior", "informed"))
+
+
+def test_the_posterior_refuses_bounds_that_count_a_cell_twice(folder: Path) -> None:
+    more = """
+[[bounds]]
+query = "age"
+cell = "old"
+column = "beds"
+[[bounds]]
+query = "ward_type"
+cell = "b"
+column = "rooms"
+"""
+    (folder / "patients.toml").write_text(PRODUCT + more)
+    with pytest.raises(ConfigError, match=r"bounds .*old.*b.*, which count some cells several times"):
+        settle(folder, OWN.replace("[input]", 'estimator = "posterior"\n[input]'))
 
 
 @pytest.mark.parametrize(

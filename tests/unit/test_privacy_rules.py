@@ -215,6 +215,7 @@ HASHES = {
     "engines/checkpoint.py": "finished tasks: estimates and noisy answers, under state/",
     "engines/spark/executors.py": "source files of the package",
     "engines/subtree.py": "geocodes, which are public",
+    "topdown/posterior.py": "geocodes and noisy answers of a family: the seed of its chains, in memory",
     "geography/spine.py": "the spine",
     "files/atomic.py": "files of a release",
     "files/remote.py": "files of a release, read back",

@@ -56,6 +56,7 @@ _ENGINES = {
 _ESTIMATORS = {
     "topdown": "the TopDown Algorithm: from the root down, families solved jointly",
     "informed": "the same, each family estimated from all that was measured below it",
+    "posterior": "informed, and below it blocks by a posterior mean, given their block group",
     "block-by-block": "each leaf on its own (TopDown paper, Appendix A)",
 }
 

@@ -26,7 +26,7 @@ from opendas.engines.work import Worker
 from opendas.geography.spine import Spine
 from opendas.gls.model import TreeModel
 from opendas.schema.histogram import Histogram
-from opendas.topdown.model import FamilyRecord
+from opendas.topdown.model import WHOLE_TREE, FamilyRecord
 
 __all__ = ["Estimation", "FinishedTask", "cut", "estimate_on", "estimate_spine"]
 
@@ -145,16 +145,16 @@ def cut(
     Parameters
     ----------
     estimator : str
-        ``topdown``, ``informed`` or ``block-by-block``.
+        One of :data:`opendas.topdown.model.OWN_ESTIMATORS`, or another package's.
     model : TreeModel, optional
-        Needed by the estimator ``informed``.
+        Needed by estimators of the whole tree.
     """
     if estimator == "block-by-block":
         return cut_leaves(spine, constraints.levels[-1].joint)
-    if estimator != "informed":
+    if estimator not in WHOLE_TREE:
         return cut_spine(spine, constraints.levels[0].joint)
     if model is None:
-        raise ValueError("the informed estimator needs a model of the whole tree")
+        raise ValueError(f"the estimator {estimator} needs a model of the whole tree")
     kept, cells = kept_at_a_cut(model), model.domain.cells
     return cut_spine(spine, constraints.levels[0].joint, kept=kept, cells=cells)
 
@@ -180,9 +180,9 @@ def estimate_on(
         Confidential counts, handed to the worker's measurement source in slices; None where measurements
         come from files.
     estimator : str
-        ``topdown``, ``informed`` or ``block-by-block``.
+        One of :data:`opendas.topdown.model.OWN_ESTIMATORS`, or another package's.
     model : TreeModel, optional
-        Of the whole spine; needed by the estimator ``informed``.
+        Of the whole spine; needed by estimators of the whole tree.
     checkpoints : Checkpoints, optional
         Files for results; in memory without them.
     progress : callable(stage name, done, total), optional

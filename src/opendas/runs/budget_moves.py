@@ -30,6 +30,7 @@ from opendas.privacy.exact import format_fraction
 from opendas.privacy.zcdp import epsilon_cks
 from opendas.runs.run import Run
 from opendas.runs.simulated.trial import Trial
+from opendas.topdown.model import WHOLE_TREE
 
 __all__ = ["Effect", "Move", "Price", "advise"]
 
@@ -193,7 +194,7 @@ class _Adviser:
 
     def _errors(self, expected: ExpectedError) -> dict[tuple[str, str], float]:
         def error(row: GainRow) -> float:
-            return row.informed if self.run.resolved.estimator == "informed" else row.topdown
+            return row.informed if self.run.resolved.estimator in WHOLE_TREE else row.topdown
 
         return {(row.geolevel, row.query): error(row) for row in gain_rows(expected, self.names)}
 

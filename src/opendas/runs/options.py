@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from opendas.custody.passphrase import Passphrase
 from opendas.errors import ConfigError
 from opendas.runs.workspace import check_custody
+from opendas.topdown.model import WHOLE_TREE
 
 if TYPE_CHECKING:
     from opendas.measurement.plan import MeasurementPlan
@@ -121,7 +122,7 @@ class RunOptions(ActOptions):
         """Return how much of a plan's noisy answers is written: ``full`` or ``used``."""
         if self.measurements != "auto":
             return self.measurements
-        most = FULL_UP_TO_INFORMED if estimator == "informed" else FULL_UP_TO
+        most = FULL_UP_TO_INFORMED if estimator in WHOLE_TREE else FULL_UP_TO
         return "full" if plan.draws <= most else "used"
 
     @classmethod

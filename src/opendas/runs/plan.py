@@ -30,6 +30,7 @@ from opendas.runs.progress.forecast import Forecast, forecast_run, measure_small
 from opendas.runs.run import Run
 from opendas.runs.simulated.sparse import sparse_warning
 from opendas.runs.simulated.trial import Trial, Tried
+from opendas.topdown.model import WHOLE_TREE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -213,7 +214,8 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
         yield from map(str, run.reader.identifiers())
     named = run.resolved.budget.preset
     made_for = None if named is None else preset(named).estimator
-    if made_for not in (None, run.resolved.estimator):
+    fits = {made_for, *WHOLE_TREE} if made_for in WHOLE_TREE else {made_for}
+    if made_for is not None and run.resolved.estimator not in fits:
         yield (
             f"the shares of preset {named!r} were derived for the estimator {made_for!r}; this run has "
             f"{run.resolved.estimator!r}: see docs/explanation/choosing-a-budget.md."
@@ -236,7 +238,7 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
         )
     for number, level in enumerate(plan.levels):
         known = level.share or run.resolved.estimator == "block-by-block"
-        if run.resolved.estimator == "informed":  # which spreads a parent by what was measured below
+        if run.resolved.estimator in WHOLE_TREE:  # which spreads a parent by what was measured below
             known = any(below.share for below in plan.levels[number:])
         if not known and number:
             yield (

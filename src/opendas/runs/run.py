@@ -37,7 +37,7 @@ from opendas.runs.config.model import BudgetSection, RunFile, RunSection
 from opendas.runs.config.product_file import declare_product
 from opendas.runs.config.resolve import Resolved, resolve
 from opendas.schema.product import Product
-from opendas.topdown.model import BLOCK_BY_BLOCK, INFORMED, OWN_ESTIMATORS, LevelRules, StageRules
+from opendas.topdown.model import BLOCK_BY_BLOCK, OWN_ESTIMATORS, WHOLE_TREE, LevelRules, StageRules
 
 if TYPE_CHECKING:
     from opendas.parts import Origin
@@ -262,7 +262,7 @@ class Run:
             If bounds, structural zeros and recodes hang together so much that least squares over the whole
             tree is out of reach.
         """
-        if self.resolved.estimator != INFORMED:
+        if self.resolved.estimator not in WHOLE_TREE:
             return None
         return TreeModel.of_plan(self.plan, constraints)
 
@@ -291,7 +291,7 @@ class Run:
         """Return how families at each geolevel are estimated."""
         resolved, product, levels = self.resolved, self.product, self.plan.levels
         passes = product.passes
-        if resolved.estimator == INFORMED:  # one pass, at the leaves as above
+        if resolved.estimator in WHOLE_TREE:  # one pass, at the leaves as above
             passes = replace(passes, least_squares={"*": (("rest",),)})
         rules = []
         for number, level in enumerate(levels):
@@ -302,7 +302,7 @@ class Run:
                 is_root=number == 0,
                 is_leaf=number == len(levels) - 1,
             )
-            if resolved.estimator == INFORMED:  # one stage, too: later rounder passes keep earlier answers
+            if resolved.estimator in WHOLE_TREE:  # one stage, too: later rounder passes keep earlier answers
                 everything = (level.measured,) if level.measured else ()
                 stages = ((everything, tuple(names for _, rounder in stages for names in rounder)),)
             *earlier, last = (

@@ -14,7 +14,8 @@ from opendas.parts import ESTIMATORS, Origin, origin_of, outside_part
 from opendas.topdown.family import TopDown, nearest_feasible
 from opendas.topdown.family_data import Estimator, FamilyData
 from opendas.topdown.informed import Informed
-from opendas.topdown.model import BLOCK_BY_BLOCK, INFORMED, OWN_ESTIMATORS, TOPDOWN
+from opendas.topdown.model import BLOCK_BY_BLOCK, INFORMED, OWN_ESTIMATORS, POSTERIOR, TOPDOWN
+from opendas.topdown.posterior import Posterior
 
 __all__ = ["OURS", "RunEstimator", "find_estimator"]
 
@@ -22,6 +23,7 @@ OURS: Mapping[str, Estimator] = MappingProxyType(
     {
         TOPDOWN: TopDown(),
         INFORMED: Informed(),
+        POSTERIOR: Posterior(),
         BLOCK_BY_BLOCK: TopDown(),  # each leaf is a family of its own
     }
 )

@@ -21,7 +21,9 @@ __all__ = [
     "BLOCK_BY_BLOCK",
     "INFORMED",
     "OWN_ESTIMATORS",
+    "POSTERIOR",
     "TOPDOWN",
+    "WHOLE_TREE",
     "Family",
     "FamilyEstimate",
     "FamilyRecord",
@@ -29,9 +31,12 @@ __all__ = [
     "StageRules",
 ]
 
-TOPDOWN, INFORMED, BLOCK_BY_BLOCK = "topdown", "informed", "block-by-block"
-OWN_ESTIMATORS = (TOPDOWN, BLOCK_BY_BLOCK, INFORMED)
+TOPDOWN, INFORMED, POSTERIOR = "topdown", "informed", "posterior"
+BLOCK_BY_BLOCK = "block-by-block"
+OWN_ESTIMATORS = (TOPDOWN, BLOCK_BY_BLOCK, INFORMED, POSTERIOR)
 """Names of the estimators that are ours; :mod:`opendas.topdown.estimators` has them."""
+WHOLE_TREE = (INFORMED, POSTERIOR)
+"""Estimators that fit a family from all that was measured below its children."""
 
 RounderPasses = tuple[tuple[tuple[str, npt.NDArray[np.int32]], ...], ...]
 
@@ -140,7 +145,7 @@ class FamilyRecord:
     residual : float
         Largest relative Karush-Kuhn-Tucker residual over the passes.
     fallback : bool
-        A general solver was needed.
+        A general solver was needed, or a posterior was not reached and least squares kept.
     tolerance : float
         Largest optimum of (7.6): how far the last pass is from the held margins of earlier ones.
     failsafe : str

@@ -40,6 +40,7 @@ from opendas.readers.counting.tally import FileRows
 from opendas.readers.registry import make_reader
 from opendas.readers.row_readers import RowReader
 from opendas.schema.query_groups import QueryGroup
+from opendas.topdown.model import WHOLE_TREE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,7 +133,7 @@ class SparkBackend:
         self, counts: ExactCounts, constraints: ConstraintTable, estimator: str, model: TreeModel | None
     ) -> None:
         """Split the counts again if the run is cut in another way than was expected."""
-        if estimator == "informed" and model is None:  # nothing will be estimated now: any cut will do
+        if estimator in WHOLE_TREE and model is None:  # nothing will be estimated now: any cut will do
             return
         own = _own(counts)
         own.cut_again(LastCut.of(own.spine, cut(own.spine, constraints, estimator, model)))
@@ -201,7 +202,7 @@ def _first_cut(plan: MeasurementPlan, frame: Frame, estimator: str) -> LastCut:
     """Return how the leaves are split before anything is counted."""
     product = replace(plan.product, invariants=())
     bounds = bound_table(product, frame, plan.spine, {})
-    model = TreeModel.of_plan(plan, bounds) if estimator == "informed" else None
+    model = TreeModel.of_plan(plan, bounds) if estimator in WHOLE_TREE else None
     return LastCut.of(plan.spine, cut(plan.spine, bounds, estimator, model))
 
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from opendas.budget.resolve import BudgetSpec, resolve_budget
+from opendas.constraints.table import bound_cells
 from opendas.errors import BudgetError, ConfigError, PrivacyError
 from opendas.files.release_folder import release_path, tie_to
 from opendas.files.remote import RemoteAddress, RemoteInput
@@ -30,7 +31,7 @@ from opendas.schema.declarations import Invariant, Tie
 from opendas.schema.product import PassPlan, Product
 from opendas.schema.provenance import PROVENANCE_WORDS, Discovery, Domain, Provenance
 from opendas.topdown.family_data import Estimator
-from opendas.topdown.model import BLOCK_BY_BLOCK, INFORMED
+from opendas.topdown.model import BLOCK_BY_BLOCK, POSTERIOR, WHOLE_TREE
 
 __all__ = ["Resolved", "reader_spec", "resolve"]
 
@@ -391,10 +392,10 @@ def _with_companion(
         )
     households = run_file.model_copy(update={**parts[0], "tie": None})
     units = run_file.model_copy(update={**parts[1], "passes": PassesSection(slack=run_file.passes.slack)})
-    if run.estimator == INFORMED:
+    if run.estimator in WHOLE_TREE:
         raise ConfigError(
-            f"[run] estimator informed: {product.name} agrees with its companion {companion.name}, and "
-            "informed knows no counts of a release before. Use estimator topdown."
+            f"[run] estimator {run.estimator}: {product.name} agrees with its companion {companion.name}, "
+            f"and {run.estimator} knows no counts of a release before. Use estimator topdown."
         )
     found = _resolved(households, product, strict=strict, need_input=need_input)
     budget, theirs = _parts(found, companion)
@@ -501,10 +502,10 @@ def _tie(run_file: RunFile, product: Product, release: Path | None) -> Tie | Non
             f"[tie]: the product {product.name} does not say what of it agrees with another product. "
             "Remove it, or give the product file a [tie] with product and query."
         )
-    if run_file.run.estimator == INFORMED:
+    if run_file.run.estimator in WHOLE_TREE:
         raise ConfigError(
-            "[tie]: estimator informed fits all levels together and knows no counts of an earlier release. "
-            "Use estimator topdown, or remove [tie]."
+            f"[tie]: estimator {run_file.run.estimator} fits all levels together and knows no counts of an "
+            "earlier release. Use estimator topdown, or remove [tie]."
         )
     return tie_to(release, product, run_file.geolevels)
 
@@ -655,8 +656,10 @@ def _check_estimator(
     run_file: RunFile, product: Product, held: Sequence[Invariant], geolevels: Sequence[str]
 ) -> None:
     """Refuse an estimator that cannot hold what the run promises."""
-    if run_file.run.estimator == INFORMED:
+    if run_file.run.estimator in WHOLE_TREE:
         _refuse_passes(run_file)
+    if run_file.run.estimator == POSTERIOR:
+        _refuse_posterior(run_file, product, held, geolevels[-1])
     above = [invariant for invariant in held if invariant.geolevel != geolevels[-1]]
     if above and run_file.run.estimator == BLOCK_BY_BLOCK:
         queries = ", ".join(f'"{invariant.query}"' for invariant in above)
@@ -667,8 +670,26 @@ def _check_estimator(
         )
 
 
+def _refuse_posterior(run_file: RunFile, product: Product, held: Sequence[Invariant], leaf: str) -> None:
+    """Refuse what the sampler of the leaves could not keep, or has no likelihood for."""
+    wrong = [f"invariant {one.name}" for one in held if one.geolevel == leaf]
+    inside = bound_cells(product)
+    twice = inside.sum(axis=0) > 1
+    several = [bound.name for k, bound in enumerate(product.bounds) if inside[k, twice].any()]
+    if several:
+        wrong.append(f"bounds {', '.join(several)}, which count some cells several times")
+    if not Mechanism(run_file.run.mechanism).is_gaussian:
+        wrong.append(f"mechanism {run_file.run.mechanism}: it samples under discrete Gaussian noise alone")
+    if wrong:
+        raise ConfigError(
+            f"[run] estimator posterior deals a parent's records out among each {leaf}, and cannot keep or "
+            f"use: {'; '.join(wrong)}. Use estimator informed, which has the same estimates above the "
+            f"{leaf}, or remove what is named."
+        )
+
+
 def _refuse_passes(run_file: RunFile) -> None:
-    """Refuse what the informed estimator could not follow: it fits everything that is known at once."""
+    """Refuse what estimators of the whole tree could not follow: they fit what is known at once."""
     section = run_file.passes
     given = [
         name
@@ -681,9 +702,9 @@ def _refuse_passes(run_file: RunFile) -> None:
     ]
     if given:
         raise ConfigError(
-            f"[passes] {' and '.join(given)}: estimator informed fits all that is known of a family in one "
-            "pass, so that nothing is held for a later one. Remove it, or use estimator topdown; passes of "
-            "the rounder are followed by both."
+            f"[passes] {' and '.join(given)}: estimator {run_file.run.estimator} fits all that is known of a "
+            "family in one pass, so that nothing is held for a later one. Remove it, or use estimator "
+            "topdown; passes of the rounder are followed by both."
         )
 
 

@@ -33,6 +33,7 @@ from opendas.runs.run import Run
 from opendas.runs.simulated.replicates import Base, draw_replicates
 from opendas.runs.verification.plan import released_run
 from opendas.schema.histogram import Histogram
+from opendas.topdown.model import WHOLE_TREE
 from opendas.verify.check import require
 
 __all__ = ["check_estimate_again", "check_replicates_again", "check_spine_again", "estimate_again"]
@@ -82,12 +83,12 @@ def check_estimate_again(
         If a count differs, naming the first leaf that does; or if the release holds too few measurements.
     """
     run = released_run(released)
-    if run.resolved.estimator == "informed" and certified["measurements"] != "full":
+    if run.resolved.estimator in WHOLE_TREE and certified["measurements"] != "full":
         raise CheckFailed(
-            "cannot be re-derived: the estimator informed reads every measurement, and this release holds "
-            "those that its families used. Where the key was kept, opendas measure RUN.toml --out OUT "
-            "--resume writes all of them, with the same noise and no further charge; a new run does with "
-            "--measurements full."
+            f"cannot be re-derived: the estimator {run.resolved.estimator} reads every measurement, and this "
+            "release holds those that its families used. Where the key was kept, opendas measure RUN.toml "
+            "--out OUT --resume writes all of them, with the same noise and no further charge; a new "
+            "run does with --measurements full."
         )
     _check_parts(run, certified)
     with tempfile.TemporaryDirectory(prefix="opendas-") as folder:

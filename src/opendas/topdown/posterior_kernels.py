@@ -1,0 +1,437 @@
+# mypy: allow-untyped-defs, allow-untyped-calls
+"""Compiled Gibbs sampler of the tables of a family, apart from what sets its prior up.
+
+Axes: ``C`` children, ``s`` cells, ``G`` classes of cells, ``V`` nodes of the tree of cells, ``D`` depths of
+the tree, ``q`` query groups, ``m`` their rows together.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from opendas.arrays import Bools, Floats, Ints
+from opendas.solvers.rounding.unbiased import next_word
+
+__all__ = ["Likelihood", "Moments", "State", "Tree", "log_prior", "run_chain", "state_of", "uniform"]
+
+WINDOW, WIDEST = 24, 256
+"""Splits of a pair that are weighed at once, a random window around the present one: so many and a sixteenth
+of all, at most the second number."""
+STEP = 0.5
+"""Standard deviation of a proposed change of a concentration; of a shape of sizes it is twice that."""
+EVERY, PROPOSALS = 8, 2
+"""Hyperparameters are proposed after every so many sweeps, so many times."""
+CONCENTRATION = (math.log(12.0), 0.5)
+"""Mean and standard deviation of the logarithm of a concentration."""
+SIZES = ((math.log(3.0), 1.0), (-1.0, 1.5), (-3.0, 1.5), (-4.0, 1.0))
+"""The same of a class's shape for each unit, its squared coefficient of variation (both logarithms), and of
+the weights of empty and of arbitrary children against ordinary ones (logits)."""
+UNFILLED = np.inf
+"""A log weight that has not been asked for yet."""
+REMEMBERED = 1 << 22
+"""Log weights of classes that are remembered for all children together, about."""
+MOST_REMEMBERED = 1 << 12
+"""Log weights of one node that are remembered: others are computed when asked for."""
+IMPOSSIBLE = -1e300
+
+
+class Tree(NamedTuple):
+    """The prior of a family: sizes of classes of cells, and how a size is divided among the cells.
+
+    Parameters
+    ----------
+    path : int64 (D + 1, s)
+        Nodes from a cell's class, which is its number, down to its leaf, ``V - s`` and its number.
+    parent, depth : int64 (V,)
+        -1 and 0 for classes.
+    share : float64 (V,)
+        Of the parent's node that the family's parent has in this one.
+    total : int64 (V,)
+        Counts of the family's parent.
+    units : float64 (C, G)
+        Expected relative size of a class in a child; zero where it must be empty.
+    lower, upper : int64 (C, G)
+    mask : bool (C, s)
+        Cells that a child may use.
+    """
+
+    path: Ints
+    parent: Ints
+    depth: Ints
+    share: Floats
+    total: Ints
+    units: Floats
+    lower: Ints
+    upper: Ints
+    mask: Bools
+
+
+class Likelihood(NamedTuple):
+    """Noisy answers.
+
+    Parameters
+    ----------
+    row : int64 (q, s)
+        Of each cell, numbered through all query groups.
+    answers : float64 (C, m)
+    weight : float64 (C, q)
+        Inverse of the squared scale of the noise; zero for the prior alone.
+    """
+
+    row: Ints
+    answers: Floats
+    weight: Floats
+
+
+class State(NamedTuple):
+    """Where a chain is; all of it changes in place.
+
+    Parameters
+    ----------
+    counts : int64 (C, V)
+        Of every node; the last ``s`` are the cells.
+    residual : float64 (C, m)
+        Answers less counts.
+    concentration : float64 (D,)
+        Logarithm, of the children of nodes at each depth.
+    sizes : float64 (G, 4)
+        See :data:`SIZES`.
+    nodes, offsets : float64 (e,) and int64 (V + 1,)
+        Log weights of the counts of nodes below the classes, from 0, filled where they have been asked for.
+    roots : float64 (C, f)
+        The same of classes, for each child.
+    starts : int64 (G + 1,)
+        Where each class's begin.
+    random : uint64 (1,)
+    """
+
+    counts: Ints
+    residual: Floats
+    concentration: Floats
+    sizes: Floats
+    nodes: Floats
+    offsets: Ints
+    roots: Floats
+    starts: Ints
+    random: np.ndarray
+
+
+class Moments(NamedTuple):
+    """Sums over the kept sweeps of a chain.
+
+    Parameters
+    ----------
+    cells : int64 (C, s)
+        Of counts.
+    totals, squares : float64 (C,)
+        Of each child's total and its square.
+    """
+
+    cells: Ints
+    totals: Floats
+    squares: Floats
+
+
+@njit(cache=True, nogil=True)
+def uniform(random):
+    """Return the next number in [0, 1)."""
+    return float(next_word(random) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@njit(cache=True, nogil=True)
+def _normal(random):
+    return math.sqrt(-2.0 * math.log(1.0 - uniform(random))) * math.cos(2.0 * math.pi * uniform(random))
+
+
+@njit(cache=True, nogil=True)
+def _rising(a, n):
+    """Return the logarithm of ``a (a + 1) ... (a + n - 1)``."""
+    return math.lgamma(a + n) - math.lgamma(a) if n else 0.0
+
+
+@njit(cache=True, nogil=True)
+def log_size(n, mean, units, shape, total):
+    """Return the log probability that a class of a child has `n` records, before its bounds.
+
+    Parameters
+    ----------
+    shape : float64 (4,)
+        See :data:`SIZES`.
+    total : int
+        Most records: those of the parent.
+    """
+    empty, anything = math.exp(shape[2]), math.exp(shape[3])
+    weight = 1.0 + empty + anything
+    r = 1.0 / (1.0 / (math.exp(shape[0]) * units) + math.exp(shape[1]))
+    usual = _rising(r, n) - math.lgamma(n + 1.0) + r * math.log(r / (r + mean))
+    usual += n * math.log(mean / (r + mean))
+    p = math.exp(usual)
+    if n == 0:
+        p += empty
+    else:  # log-uniform: the harmonic number is that of the parent's total, to four digits
+        p += anything / (n * (math.log(total) + 0.5772156649 + 0.5 / total))
+    return math.log(p / weight) if p > 0.0 else IMPOSSIBLE
+
+
+@njit(cache=True, nogil=True)
+def _root_weight(tree, state, c, g, n):
+    """Return, and remember, the log weight of a class's count: of its size, and its part of the division."""
+    at = state.starts[g] + n
+    if n < tree.lower[c, g] or n > tree.upper[c, g]:
+        value = IMPOSSIBLE
+    elif tree.units[c, g] == 0.0:
+        value = 0.0 if n == 0 else IMPOSSIBLE
+    else:
+        mean = tree.total[g] * tree.units[c, g] / tree.units[:, g].sum()
+        value = log_size(n, mean, tree.units[c, g], state.sizes[g], tree.total[g])
+        value += math.lgamma(n + 1.0) - _rising(math.exp(state.concentration[0]), n)
+    if at < state.starts[g + 1]:
+        state.roots[c, at] = value
+    return value
+
+
+@njit(cache=True, nogil=True)
+def _node_weight(tree, state, v, n):
+    """Return, and remember, the log weight of the count of a node below a class, in any child."""
+    at = state.offsets[v] + n
+    depth = tree.depth[v]
+    value = _rising(math.exp(state.concentration[depth - 1]) * tree.share[v], n)
+    if depth == len(state.concentration):
+        value -= math.lgamma(n + 1.0)
+    else:
+        value -= _rising(math.exp(state.concentration[depth]), n)
+    if at < state.offsets[v + 1]:
+        state.nodes[at] = value
+    return value
+
+
+@njit(cache=True, nogil=True)
+def log_prior(tree, state):
+    """Return the log weight of all children's tables, without a constant."""
+    value = 0.0
+    classes = tree.units.shape[1]
+    for c in range(len(tree.mask)):
+        for g in range(classes):
+            value += _root_weight(tree, state, c, g, state.counts[c, g])
+        for v in range(classes, len(tree.parent)):
+            value += _node_weight(tree, state, v, state.counts[c, v])
+    return value
+
+
+@njit(cache=True, nogil=True)
+def state_of(tree, likelihood, table, seed):
+    """Return a chain at a table, int64 (C, s), with hyperparameters at the middle of their priors."""
+    children, cells = table.shape
+    classes, nodes, depths = tree.units.shape[1], len(tree.parent), len(tree.path) - 1
+    counts = np.zeros((children, nodes), np.int64)
+    residual = likelihood.answers.copy()
+    for c in range(children):
+        for s in range(cells):
+            for level in range(depths + 1):
+                counts[c, tree.path[level, s]] += table[c, s]
+            for q in range(len(likelihood.row)):
+                residual[c, likelihood.row[q, s]] -= table[c, s]
+    offsets = np.zeros(nodes + 1, np.int64)
+    for v in range(classes, nodes):
+        offsets[v + 1] = offsets[v] + min(tree.total[v] + 1, MOST_REMEMBERED)
+    starts = np.zeros(classes + 1, np.int64)
+    for g in range(classes):
+        starts[g + 1] = starts[g] + min(tree.total[g] + 1, REMEMBERED // (children * classes))
+    sizes = np.zeros((classes, 4))
+    for g in range(classes):
+        for h in range(4):
+            sizes[g, h] = SIZES[h][0]
+    random = np.zeros(1, np.uint64)
+    random[0] = seed
+    return State(
+        counts,
+        residual,
+        np.full(depths, CONCENTRATION[0]),
+        sizes,
+        np.full(offsets[nodes], UNFILLED),
+        offsets,
+        np.full((children, starts[classes]), UNFILLED),
+        starts,
+        random,
+    )
+
+
+@njit(cache=True, nogil=True)
+def _split(tree, likelihood, state, s, a, b, weights):
+    """Deal what two children have of a cell out again, by its full conditional."""
+    counts, residual, row = state.counts, state.residual, likelihood.row
+    depths, cells = len(tree.path) - 1, tree.path.shape[1]
+    leaf = len(tree.parent) - cells + s
+    here = counts[a, leaf]
+    low, high = 0, here + counts[b, leaf]
+    if high == 0:
+        return
+    window = min(WIDEST, WINDOW + high // 16)
+    if high >= window:  # every split in a window is as likely to have been given this window
+        start = here - int(uniform(state.random) * window)
+        low, high = max(0, start), min(high, start + window - 1)
+    linear = curvature = 0.0
+    for q in range(len(row)):
+        wa, wb = likelihood.weight[a, q], likelihood.weight[b, q]
+        linear += wa * residual[a, row[q, s]] - wb * residual[b, row[q, s]]
+        curvature += wa + wb
+    roots, nodes, starts, offsets, path = state.roots, state.nodes, state.starts, state.offsets, tree.path
+    best = -np.inf
+    g = path[0, s]
+    first, last = starts[g], starts[g + 1]
+    for there in range(low, high + 1):
+        d = there - here
+        value = d * (linear - 0.5 * curvature * d)
+        for c, n in ((a, counts[a, g] + d), (b, counts[b, g] - d)):
+            known = roots[c, first + n] if first + n < last else UNFILLED
+            value += known if known != UNFILLED else _root_weight(tree, state, c, g, n)
+        for level in range(1, depths + 1):
+            v = path[level, s]
+            for n in (counts[a, v] + d, counts[b, v] - d):
+                at = offsets[v] + n
+                known = nodes[at] if at < offsets[v + 1] else UNFILLED
+                value += known if known != UNFILLED else _node_weight(tree, state, v, n)
+        weights[there - low] = value
+        best = max(best, value)
+    total = 0.0
+    for k in range(high - low + 1):
+        weights[k] = math.exp(weights[k] - best)
+        total += weights[k]
+    left = uniform(state.random) * total
+    d = low - here
+    for k in range(high - low + 1):
+        if weights[k] > 0.0:
+            d = low + k - here
+        left -= weights[k]
+        if left < 0.0:
+            break
+    if d:
+        for level in range(depths + 1):
+            v = tree.path[level, s]
+            counts[a, v] += d
+            counts[b, v] -= d
+        for q in range(len(row)):
+            residual[a, row[q, s]] -= d
+            residual[b, row[q, s]] += d
+
+
+@njit(cache=True, nogil=True)
+def _sweep(tree, likelihood, state, order, weights):
+    """Pair the children at random for every cell, and deal each pair's counts out again."""
+    children, cells = tree.mask.shape
+    first = len(tree.parent) - cells
+    for s in range(cells):
+        if tree.total[first + s] == 0:
+            continue
+        open_ = 0
+        for c in range(children):
+            if tree.mask[c, s]:
+                order[open_] = c
+                open_ += 1
+        for i in range(open_ - 1, 0, -1):
+            j = int(uniform(state.random) * (i + 1))
+            order[i], order[j] = order[j], order[i]
+        for pair in range(open_ // 2):
+            _split(tree, likelihood, state, s, order[2 * pair], order[2 * pair + 1], weights)
+
+
+@njit(cache=True, nogil=True)
+def _division(tree, state, depth, log_concentration):
+    """Return the log probability of how nodes at a depth divide among their children."""
+    a = math.exp(log_concentration)
+    value = 0.0
+    cells, depths = tree.path.shape[1], len(state.concentration)
+    for v in range(len(tree.parent)):
+        if tree.depth[v] == depth + 1:
+            for c in range(len(state.counts)):
+                value += _rising(a * tree.share[v], state.counts[c, v])
+        elif tree.depth[v] == depth and (depth < depths and v < len(tree.parent) - cells):
+            for c in range(len(state.counts)):
+                value -= _rising(a, state.counts[c, v])
+    return value
+
+
+@njit(cache=True, nogil=True)
+def _all_sizes(tree, state, g, shape):
+    value = 0.0
+    every = tree.units[:, g].sum()
+    for c in range(len(state.counts)):
+        units = tree.units[c, g]
+        if units > 0.0:
+            mean = tree.total[g] * units / every
+            value += log_size(state.counts[c, g], mean, units, shape, tree.total[g])
+    return value
+
+
+@njit(cache=True, nogil=True)
+def _accept(state, change):
+    return math.log(1.0 - uniform(state.random)) < change
+
+
+@njit(cache=True, nogil=True)
+def _hyperparameters(tree, state):
+    """Propose a change of each hyperparameter."""
+    changed = False
+    for depth in range(len(state.concentration)):
+        before = state.concentration[depth]
+        after = before + STEP * _normal(state.random)
+        mean, spread = CONCENTRATION
+        change = ((before - mean) ** 2 - (after - mean) ** 2) / (2.0 * spread * spread)
+        change += _division(tree, state, depth, after) - _division(tree, state, depth, before)
+        if _accept(state, change):
+            state.concentration[depth] = after
+            changed = True
+    if changed:
+        state.nodes[:] = UNFILLED
+    for g in range(tree.units.shape[1]):
+        if tree.total[g] == 0:
+            continue
+        value = _all_sizes(tree, state, g, state.sizes[g])
+        shape = state.sizes[g].copy()
+        for h in range(4):
+            mean, spread = SIZES[h]
+            before = shape[h]
+            shape[h] = before + 2.0 * STEP * _normal(state.random)
+            change = ((before - mean) ** 2 - (shape[h] - mean) ** 2) / (2.0 * spread * spread)
+            proposed = _all_sizes(tree, state, g, shape)
+            if _accept(state, change + proposed - value):
+                value = proposed
+                state.sizes[g, h] = shape[h]
+                changed = True
+            else:
+                shape[h] = before
+    if changed:
+        state.roots[:] = UNFILLED
+
+
+@njit(cache=True, nogil=True)
+def run_chain(tree, likelihood, state, sweeps, kept, learn):
+    """Go on from a state for some sweeps; return sums over the last `kept` of them.
+
+    Parameters
+    ----------
+    learn : bool
+        Sample the hyperparameters, too.
+    """
+    children, cells = tree.mask.shape
+    first = len(tree.parent) - cells
+    order, weights = np.empty(children, np.int64), np.empty(WIDEST)
+    sums = Moments(np.zeros((children, cells), np.int64), np.zeros(children), np.zeros(children))
+    for sweep in range(sweeps):
+        _sweep(tree, likelihood, state, order, weights)
+        if learn and sweep % EVERY == 0:
+            for _ in range(PROPOSALS):
+                _hyperparameters(tree, state)
+        if sweep >= sweeps - kept:
+            for c in range(children):
+                total = 0
+                for s in range(cells):
+                    sums.cells[c, s] += state.counts[c, first + s]
+                    total += state.counts[c, first + s]
+                sums.totals[c] += total
+                sums.squares[c] += float(total) * total
+    return sums

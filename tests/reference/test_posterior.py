@@ -1,0 +1,283 @@
+"""The posterior of a family against enumeration, against draws of its own prior, and what it does to counts.
+
+The twin writes the model out as probabilities of whole tables: sizes of children, Dirichlet-multinomial
+divisions, discrete Gaussian noise. Families are small enough that all tables can be gone through.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy.random import Generator, default_rng
+from scipy.special import gammaln
+from scipy.stats import chisquare, nbinom
+
+from opendas.constraints.table import LevelConstraints
+from opendas.measurement.family import FamilyMeasurement, QueryAnswers
+from opendas.solvers.rounding.unbiased import round_unbiased
+from opendas.topdown.model import Family, LevelRules
+from opendas.topdown.posterior import likelihood_of, posterior_table, tree_of
+from opendas.topdown.posterior_kernels import CONCENTRATION, SIZES, run_chain, state_of
+
+# A family of three cells: two of one group, one of another. Queries: total, group, detailed.
+GROUP = np.array([0, 0, 1])
+MAPS = {
+    "total": np.zeros(3, np.int32),
+    "group": GROUP.astype(np.int32),
+    "detailed": np.arange(3, dtype=np.int32),
+}
+
+
+def rules(bounds: np.ndarray) -> LevelRules:
+    names = ("total", "group", "detailed")
+    return LevelRules(
+        "block",
+        (names,),
+        (tuple((name, MAPS[name]) for name in names),),
+        tuple(f"bound {k}" for k in range(len(bounds))),
+        bounds,
+        np.ones(3, dtype=bool),
+    )
+
+
+def family(parent: list[int], lower: np.ndarray, upper: np.ndarray) -> Family:
+    support = np.arange(3, dtype=np.int32)
+    constraints = LevelConstraints(lower, upper, ())
+    return Family("made", support, np.array(parent), constraints, np.arange(len(lower), dtype=np.uint64))
+
+
+def answers(table: np.ndarray, rng: Generator, variance: float) -> FamilyMeasurement:
+    found = []
+    for name, compact in MAPS.items():
+        exact = np.zeros((len(table), compact.max() + 1), np.int64)
+        np.add.at(exact.T, compact, table.T)
+        support = np.arange(-40, 41)
+        law = np.exp(-(support**2) / (2 * variance))
+        noise = rng.choice(support, exact.shape, p=law / law.sum())
+        found.append(QueryAnswers(name, np.unique(compact), compact, exact + noise, variance))
+    return FamilyMeasurement(tuple(found), np.ones(len(table)))
+
+
+def tables(parent: list[int], children: int) -> list[np.ndarray]:
+    """All tables of some children that add up to a parent."""
+
+    def splits(n: int) -> list[tuple[int, ...]]:
+        return [s for s in itertools.product(range(n + 1), repeat=children) if sum(s) == n]
+
+    return [np.array(columns).T for columns in itertools.product(*(splits(n) for n in parent))]
+
+
+def log_dirichlet_multinomial(counts: np.ndarray, alpha: np.ndarray) -> float:
+    n, a = counts.sum(), alpha.sum()
+    return float(
+        gammaln(n + 1) - gammaln(counts + 1).sum()
+        + gammaln(a) - gammaln(a + n) + (gammaln(alpha + counts) - gammaln(alpha)).sum()
+    )  # fmt: skip
+
+
+def size_law(most: int, mean: float, units: float, shape: np.ndarray) -> np.ndarray:
+    """Probabilities of 0 to `most` records: an ordinary child, an empty one, one of any size."""
+    weight = np.array([1.0, math.exp(shape[2]), math.exp(shape[3])])
+    r = 1 / (1 / (math.exp(shape[0]) * units) + math.exp(shape[1]))
+    n = np.arange(most + 1)
+    law = nbinom.pmf(n, r, r / (r + mean))
+    law[0] += weight[1]
+    law[1:] += weight[2] / (n[1:] * (math.log(most) + 0.5772156649 + 0.5 / most))
+    return law / weight.sum()
+
+
+def log_posterior(table, tree, parent, measurement, concentration, shape) -> float:
+    """Without its constant; one class of cells, with :data:`GROUP` below it."""
+    total, group = sum(parent), np.bincount(GROUP, weights=parent)
+    value = 0.0
+    for c, counts in enumerate(table):
+        n, in_group = int(counts.sum()), np.bincount(GROUP, weights=counts)
+        if n < tree.lower[c, 0] or n > tree.upper[c, 0]:
+            return -math.inf
+        units = tree.units[:, 0]
+        if units[c] == 0.0:  # closed: nobody, for certain
+            continue
+        value += math.log(size_law(total, total * units[c] / units.sum(), units[c], shape)[n])
+        value += log_dirichlet_multinomial(in_group, concentration[0] * group / total)
+        for g in range(2):
+            share = np.array(parent)[g == GROUP] / group[g]
+            value += log_dirichlet_multinomial(counts[g == GROUP], concentration[1] * share)
+    for query in measurement.queries:
+        exact = np.zeros(query.values.shape)
+        np.add.at(exact.T, query.compact, table.T)
+        value -= float(((query.values - exact) ** 2).sum()) / (2 * query.variance)
+    return value
+
+
+def made(parent: list[int], units: list[int], rng: Generator, *, variance: float = 2.0, lower: int = 0):
+    """A family with one bound on all cells, and its tree."""
+    bounds = np.ones((1, 3), dtype=bool)
+    units_ = np.array(units)
+    one = family(parent, np.full((len(units), 1), lower), 9 * units_[:, None])
+    groups = SimpleNamespace(mask=np.tile(units_[:, None] > 0, 3))
+    return one, rules(bounds), groups, tree_of(one, rules(bounds), groups)
+
+
+@pytest.mark.parametrize(("lower", "units"), [(0, [1, 2, 5]), (1, [1, 1, 1]), (0, [2, 0, 3])])
+def test_the_mean_is_that_of_all_tables_weighed(lower: int, units: list[int]) -> None:
+    parent, rng = [4, 2, 2], default_rng(5)
+    *_, tree = made(parent, units, rng, lower=lower)
+    open_ = np.array(units) > 0
+    every = [table for table in tables(parent, 3) if not table[~open_].any()]
+    shape = np.array([mean for mean, _ in SIZES])
+    concentration = np.full(2, math.exp(CONCENTRATION[0]))
+    start = next(table for table in every if (table.sum(axis=1) >= lower).all())
+    measurement = answers(start, rng, 2.0)
+    likelihood = likelihood_of(measurement)
+    log = np.array([
+        log_posterior(t, tree, parent, measurement, concentration, shape) for t in every
+    ])  # fmt: skip
+    weight = np.exp(log - log.max())
+    exact = np.tensordot(weight / weight.sum(), np.array(every), axes=1)
+    state = state_of(tree, likelihood, start, np.uint64(1))
+    sums = run_chain(tree, likelihood, state, 80_000, 79_000, False)
+    assert np.abs(sums.cells / 79_000 - exact).max() < 0.03
+    assert np.abs(exact - start).max() > 0.1, "the data say too much for this to be a test"
+
+
+def test_a_chain_keeps_the_parent_the_mask_and_its_own_sums() -> None:
+    rng = default_rng(2)
+    *_, tree = made([30, 9, 4], [3, 0, 4, 5], rng)
+    start = np.array([[30, 9, 4], [0, 0, 0], [0, 0, 0], [0, 0, 0]])
+    likelihood = likelihood_of(answers(start, rng, 3.0))
+    state = state_of(tree, likelihood, start, np.uint64(3))
+    for _ in range(20):
+        run_chain(tree, likelihood, state, 20, 1, True)
+        cells = state.counts[:, -3:]
+        assert (cells.sum(axis=0) == [30, 9, 4]).all()
+        assert (cells >= 0).all()
+        assert not cells[1].any()
+        fresh = state_of(tree, likelihood, cells.copy(), np.uint64(3))
+        assert np.array_equal(fresh.counts, state.counts)
+        assert np.array_equal(fresh.residual, state.residual)
+
+
+def forward(tree, parent: list[int], rng: Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Draw hyperparameters and tables from the prior until they add up to the parent."""
+    total, group = sum(parent), np.bincount(GROUP, weights=parent)
+    units = tree.units[:, 0]
+    while True:
+        a = np.exp(rng.normal(*CONCENTRATION, size=2))
+        shape = np.array([rng.normal(mean, spread) for mean, spread in SIZES])
+        table = np.zeros((len(units), 3), np.int64)
+        for c in range(len(units)):
+            # Sizes above the parent's total are possible, and refused with the sums.
+            law = size_law(total, total * units[c] / units.sum(), units[c], shape)
+            n = rng.choice(total + 2, p=[*law, max(0.0, 1 - law.sum())])
+            if n > total:
+                break
+            in_group = rng.multinomial(n, rng.dirichlet(a[0] * group / total))
+            for g in range(2):
+                share = np.array(parent)[g == GROUP] / group[g]
+                table[c, g == GROUP] = rng.multinomial(in_group[g], rng.dirichlet(a[1] * share))
+        else:
+            if (table.sum(axis=0) == parent).all():
+                return table, np.concatenate([np.log(a), shape])
+
+
+@pytest.mark.slow
+def test_simulation_based_calibration() -> None:
+    """Of data made by the prior, the truth's rank among posterior draws is uniform (Talts et al., 2018)."""
+    rng, parent = default_rng(11), [3, 2, 1]
+    *_, tree = made(parent, [1, 2, 2], rng)
+    ranks: dict[str, list[int]] = {"cell": [], "total": [], "concentration": [], "shape": []}
+    draws = 7
+    for replicate in range(400):
+        table, hyper = forward(tree, parent, rng)
+        likelihood = likelihood_of(answers(table, rng, 4.0))
+        state = state_of(tree, likelihood, table, np.uint64(replicate))
+        truth = {
+            "cell": table[0, 0], "total": table[2].sum(), "concentration": hyper[0], "shape": hyper[3],
+        }  # fmt: skip
+        found: dict[str, list[float]] = {name: [] for name in ranks}
+        for _ in range(draws):
+            run_chain(tree, likelihood, state, 800, 1, True)
+            found["cell"].append(state.counts[0, -3])
+            found["total"].append(state.counts[2, 0])
+            found["concentration"].append(state.concentration[0])
+            found["shape"].append(state.sizes[0, 1])
+        for name, values in found.items():
+            below, ties = np.sum(np.array(values) < truth[name]), np.sum(np.array(values) == truth[name])
+            ranks[name].append(int(below + rng.integers(ties + 1)))
+    for name, several in ranks.items():
+        counts = np.bincount(several, minlength=draws + 1)
+        assert chisquare(counts).pvalue > 1e-3, (name, counts)
+
+
+def test_rounding_is_right_on_average_and_keeps_every_sum() -> None:
+    rng = default_rng(0)
+    draws = rng.multinomial(5, [0.5, 0.3, 0.1, 0.1], size=(24, 3))  # of 3 cells among 4 children
+    parts = draws.sum(axis=0).T.astype(np.int64)
+    rounded = np.array([round_unbiased(parts, 24, seed) for seed in range(4000)])
+    assert (rounded.sum(axis=1) == 5).all()
+    assert (np.abs(rounded - parts / 24) < 1).all()
+    assert (np.abs(rounded.sum(axis=2) - parts.sum(axis=1) / 24) < 1).all()
+    for some in ([0], [1, 3], [0, 2, 3]):  # sums of any set of children
+        sums = rounded[:, some].sum(axis=1)
+        spread = sums.std(axis=0) / math.sqrt(len(sums))
+        assert (np.abs(sums.mean(axis=0) - parts[some].sum(axis=0) / 24) < 5 * spread + 1e-9).all()
+    with pytest.raises(ValueError, match="whole counts"):
+        round_unbiased(parts + 1, 24, 1)
+
+
+def test_bounds_hold_and_the_same_answers_give_the_same_table() -> None:
+    rng = default_rng(4)
+    one, level, groups, _ = made([40, 12, 8], [1, 2, 4], rng, lower=1)
+    start = np.array([[2, 2, 1], [10, 2, 3], [28, 8, 4]])
+    measurement = answers(start, rng, 6.0)
+    found = posterior_table(one, level, measurement, groups, start)
+    assert found is not None
+    assert (found.sum(axis=0) == one.parent).all()
+    assert (found.sum(axis=1) >= 1).all()
+    assert (found.sum(axis=1) <= [9, 18, 36]).all()
+    again = posterior_table(one, level, measurement, groups, start)
+    assert np.array_equal(found, again)
+
+
+def test_all_but_exact_answers_are_left_to_least_squares() -> None:
+    rng = default_rng(4)
+    one, level, groups, _ = made([40, 12, 8], [1, 2, 4], rng)
+    start = np.array([[2, 2, 1], [10, 2, 3], [28, 8, 4]])
+    assert posterior_table(one, level, answers(start, rng, 0.1), groups, start) is None
+
+
+def test_chains_that_do_not_agree_are_left_to_least_squares(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = default_rng(4)
+    one, level, groups, _ = made([40, 12, 8], [1, 2, 4], rng)
+    start = np.array([[2, 2, 1], [10, 2, 3], [28, 8, 4]])
+    for name, value in (("SKIPPED", 0), ("KEPT", 1), ("DOUBLINGS", 0)):
+        monkeypatch.setattr(f"opendas.topdown.posterior.{name}", value)
+    assert posterior_table(one, level, answers(start, rng, 50.0), groups, start) is None
+
+
+def dormitory(variance: float) -> tuple[int, int, int]:
+    """Twenty blocks with twenty units each, of which one houses 3,000: its truth, start and estimate."""
+    rng = default_rng(9)
+    table = rng.multinomial(50, [0.3, 0.1, 0.6], size=20).astype(np.int64)
+    table[7] = [2400, 500, 100]
+    units = np.full(20, 400)
+    one, level, groups, _ = made(list(table.sum(axis=0)), units.tolist(), rng)
+    measurement = answers(table, rng, variance)
+    start = np.zeros_like(table)  # nobody's estimate: everything evenly
+    for s, n in enumerate(table.sum(axis=0)):
+        start[:, s] = n // 20
+        start[: n % 20, s] += 1
+    found = posterior_table(one, level, measurement, groups, start)
+    assert found is not None
+    return int(table[7].sum()), int(start[7].sum()), int(found[7].sum())
+
+
+def test_a_block_of_students_is_seen_where_the_answers_say_so() -> None:
+    """The prior expects fifty people there; one child in fifty may be anything."""
+    truth, start, found = dormitory(10.0)
+    assert start < 300
+    assert abs(found - truth) < 30
