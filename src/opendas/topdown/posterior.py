@@ -1,4 +1,4 @@
-"""Estimating the leaves of a family by a posterior, given their parent.
+"""The estimator ``posterior``, apart from others: leaves by the mean of a posterior, given their parent.
 
 Least squares projects noisy answers on what counts can be; it does not know that most cells of a child are
 empty and that a block of ten housing units has about twenty people. A prior does, and what it cannot know it
