@@ -560,7 +560,8 @@ def export_microdata(out: str | Path, to: str | Path, *, product: str | None = N
     out, product
         As for :func:`export_measurements`.
     to : path
-        Folder; ``2020_ppmf_bystate/2020_ppmf_person_44.csv`` comes to stand in it.
+        Folder; ``2020_ppmf_bystate/2020_ppmf_person_44.csv`` comes to stand in it; of a file of 2010,
+        with that year.
 
     Raises
     ------
@@ -573,7 +574,9 @@ def export_microdata(out: str | Path, to: str | Path, *, product: str | None = N
     held = ReleaseFolder(Path(out))
     written: list[Path] = []
     for name in _published(held.names, product, Path(to)):
-        written += write_state_files(held[name].mdf, held[name].product, held[name].frame, Path(to))
+        one = held[name]
+        census = 0 if one.official is None else one.official.census
+        written += write_state_files(one.mdf, one.product, one.frame, Path(to), census or 2020)
     return tuple(written)
 
 

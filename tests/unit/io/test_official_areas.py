@@ -316,6 +316,13 @@ def test_microdata_in_a_zip_file_are_read(tmp_path):
         make_reader(specs[1]).read()
 
 
+def test_microdata_are_named_by_their_census(made, tmp_path):
+    year = ReleaseFolder(made)["pl94-persons"].official.census
+    paths = od.export_microdata(made, tmp_path / "published")
+    assert [path.name for path in paths] == [f"{year}_ppmf_person_98.csv", f"{year}_ppmf_unit_98.csv"]
+    assert pd.read_csv(paths[0], dtype=str)["TABBLKST"].unique().tolist() == ["98"]
+
+
 def test_tidy_measurements_are_those_of_the_release(tmp_path, monkeypatch):
     made = made_release(tmp_path, 2020)
     monkeypatch.setattr("opendas.files.nmf.tidy._VALUES_AT_ONCE", 8)  # two geounits at once

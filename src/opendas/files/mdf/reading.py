@@ -69,7 +69,9 @@ def mdf_files(folder: Path) -> tuple[Path, ...]:
     return tuple(files)
 
 
-def write_state_files(folder: Path, product: Product, frame: Frame, to: Path) -> list[Path]:
+def write_state_files(
+    folder: Path, product: Product, frame: Frame, to: Path, census: int = 2020
+) -> list[Path]:
     """Write microdata as the privacy-protected microdata files of 2020: one comma CSV for each state.
 
     Parameters
@@ -80,6 +82,8 @@ def write_state_files(folder: Path, product: Product, frame: Frame, to: Path) ->
         Of the microdata: a redistricting product.
     to : Path
         Folder; ``2020_ppmf_bystate/2020_ppmf_person_44.csv`` comes to stand in it.
+    census : int
+        Whose year the names have.
 
     Raises
     ------
@@ -97,7 +101,8 @@ def write_state_files(folder: Path, product: Product, frame: Frame, to: Path) ->
     rows = itertools.chain.from_iterable(_runs(batch, state) for batch in batches)
     written = []
     for code, parts in itertools.groupby(rows, key=operator.itemgetter(0)):
-        written.append(to / "2020_ppmf_bystate" / f"2020_ppmf_{names[product.layout]}_{code}.csv")
+        stem = f"{census}_ppmf"
+        written.append(to / f"{stem}_bystate" / f"{stem}_{names[product.layout]}_{code}.csv")
         with atomic_file(written[-1]) as file:
             file.write((",".join(column.name for column in layout.columns) + "\n").encode())
             options = pacsv.WriteOptions(include_header=False, quoting_style="none")
