@@ -48,7 +48,7 @@ def misplaced_at_top(run: Run, records: float, draws: int = 1) -> float | None:
     return None if trial is None else trial.tried(draws=draws).usual[0].misplaced
 
 
-def sparse_warning(run: Run, records: float) -> str | None:
+def sparse_warning(run: Run, records: float, *, with_plans: bool = True) -> str | None:
     """Return what to say of a run that would misplace many records, with plans that do not; None for others.
 
     Products of the census are not tried: their plans are those of production.
@@ -58,6 +58,8 @@ def sparse_warning(run: Run, records: float) -> str | None:
     run : Run
     records : float
         How many there are: a public number, or one that all neighbours share. Two digits of it are told.
+    with_plans : bool
+        Whether to look for plans that would do, which takes a trial each.
     """
     records = float(f"{records:.2g}")
     if run.product.name in BUILT_IN_PRODUCTS or records <= 0 or _is_plain(run, records):
@@ -65,23 +67,26 @@ def sparse_warning(run: Run, records: float) -> str | None:
     share = misplaced_at_top(run, records)
     if share is None or share <= MANY:
         return None
-    usable = [
-        next((words for words, other in plans if _misplaces_few(other, records)), None)
-        for plans in (_larger_losses(run), _fewer_attributes(run))
-    ]
-    few = "; ".join(words for words in usable if words)
     cells = int(np.count_nonzero(run.product.possible))
     loss = f"{run.budget.mechanism.loss_name} {format_fraction(run.budget.total)}"
-    found = (
-        f"these plans misplace one in ten at most: {few}"
-        if few
-        else ("neither 64 times the loss nor fewer attributes help: coarser levels, or more records, would")
-    )
+    found = _usable(run, records) if with_plans else "opendas plan tries other plans, and spends nothing"
     return (
         f"about {records:,.0f} records in {cells:,} cells at {loss}: {share:.0%} of them would stand in a "
         f"wrong cell even in the table of {run.spine.names[0]}, as tried on synthetic records that are "
         f"spread as Zipf's law says; {found}."
     )
+
+
+def _usable(run: Run, records: float) -> str:
+    """Name the least of the larger losses and the largest choice of attributes that misplace few records."""
+    usable = [
+        next((words for words, other in plans if _misplaces_few(other, records)), None)
+        for plans in (_larger_losses(run), _fewer_attributes(run))
+    ]
+    few = "; ".join(words for words in usable if words)
+    if few:
+        return f"these plans misplace one in ten at most: {few}"
+    return "neither 64 times the loss nor fewer attributes help: coarser levels, or more records, would"
 
 
 def _is_plain(run: Run, records: float) -> bool:
