@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opendas.cli.options import PATH, json_option, ledger_option, read_records_option, run_file_argument
-from opendas.cli.output import duration, echo_protection, emit_json, message, text_table
+from opendas.cli.output import duration, echo_protection, emit_json, message, telling_compilation, text_table
 from opendas.runs.progress.clock import size_text
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def plan_command(
     import opendas
 
     run = opendas.load(run_file, read_records=read_records)
-    plan = opendas.plan(run, records=records).to_dict()
+    with telling_compilation():
+        plan = opendas.plan(run, records=records).to_dict()
     if advise:
         plan["advice"] = [move.to_dict() for move in opendas.advise(run)]
     both = [plan["companion"], plan] if "companion" in plan else [plan]
