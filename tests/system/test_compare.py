@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from support.data import shared_data
 from support.pl94_zip import Block, some_blocks, tables, write_zip
 
 import opendas as od
@@ -278,3 +279,25 @@ def test_what_cannot_be_compared_is_refused_and_leaves_nothing(
     assert said in capsys.readouterr().err
     assert not (tmp_path / "changed").exists()
     assert not (out / "release" / "here").exists()
+
+
+@pytest.mark.slow
+def test_a_release_of_rhode_island_beside_its_official_file(tmp_path: Path) -> None:
+    path = shared_data("pl94_2010_ri/ri2010.pl.zip")
+    run = tmp_path / "run.toml"
+    run.write_text(
+        f'[run]\nproduct = "pl94-persons"\n[input]\nreader = "pl94-2010"\npath = "{path}"\n'
+        '[budget]\npreset = "pr2020-persons"\n'
+    )
+    od.release(od.load(run), tmp_path / "out", seed=1)
+    comparison = od.compare(tmp_path / "out", path)
+    table, page = od.write_comparison(comparison, tmp_path / "changed")
+    rows = pq.read_table(table).to_pylist()
+    total = {(row["geolevel"], row["geocode"]): row for row in rows if row["variable"] == "P0020001"}
+    assert (total["state", "44"]["value_1"], total["state", "44"]["value_2"]) == (1_052_567, 1_052_567)
+    town = total["cousub", "4400950500"]
+    assert (town["name"], town["value_2"]) == ("New Shoreham town, Washington County, Rhode Island", 1_051)
+    assert abs(town["difference"]) < 50
+    counts = comparison.summary["products"][0]["geolevels"]
+    assert (counts["block"], counts["tract"], counts["cousub"]) == (17_850, 241, 39)
+    assert 3_000_000 < page.stat().st_size < 10_000_000

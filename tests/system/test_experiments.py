@@ -356,3 +356,13 @@ def test_expected_errors_on_the_effective_domain_are_those_of_plain_matrices(scr
             one = np.kron(under[level][:1], rows(equal_rho.QUERIES[name])[:1])
             wanted = float((one @ covariance @ one.T)[0, 0])
             assert found[level, k] ** 2 == pytest.approx(wanted, rel=1e-5, abs=1e-6)
+
+
+def test_the_page_of_my_town_has_every_table_that_its_script_writes(script) -> None:
+    town = script("my_town")
+    found = {part[2]: part[3] for part in town.TABLE.finditer(town.PAGE.read_text(encoding="utf-8"))}
+    assert set(found) == {*town.PARTS, "town-new-shoreham", "town-central-falls"}
+    assert len(town.TOWNS) == 2
+    assert all(text.count("\n| ") >= 2 for text in found.values())
+    assert town.signed(-1234.5, 1) == "−1,234.5"
+    assert town.signed(0.001, 2) == "0.00"

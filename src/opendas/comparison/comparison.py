@@ -352,8 +352,12 @@ def _head(table: Table) -> Table:
 
 
 def _labels(table: Table) -> tuple[str, ...]:
+    """Return the labels of a table with what it counts, where the label of a cell does not say it."""
+    labels = table.labels
+    if table.name in ("P2", "P4"):  # races of persons who are not Hispanic
+        labels = (*labels[:3], *(f"{labels[2]}: {label}" for label in labels[3:]))
     universe = _UNIVERSES.get(table.name)
-    return table.labels if universe is None else tuple(f"{universe}: {label}" for label in table.labels)
+    return labels if universe is None else tuple(f"{universe}: {label}" for label in labels)
 
 
 def place_names(common: Common, official: OfficialAreas | None, units: Grouping) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ class Swap:
     rate : float
         Part of all households that move, from 0 to 1: half of them are chosen, the others are their partners.
     targeting : float
-        How many times the chance of another household one has in which someone is unlike everybody in the
+        How many times the chance of another household one has in which a person is unlike all persons in the
         other households of its geounit at `risk`; 1 for no targeting.
     match : tuple of str
         Attributes of which two partners have as many persons at every level, and hence as many persons.
@@ -97,7 +97,7 @@ class Swapped:
     Parameters
     ----------
     at_risk, moved_at_risk : int
-        Households with someone unlike all others around; how many of them moved.
+        Households with a person unlike all others around; how many of them moved.
     unmatched : int
         Chosen ones for which there was no partner.
     """
@@ -164,7 +164,7 @@ def _numbered(columns: Sequence[Ints]) -> Ints:
 
 
 def _at_risk(people: Households, geounit: Ints, cells: int) -> Bools:
-    """Mark households with someone whose cell nobody of another household of the geounit has, bool (h,)."""
+    """Mark households with a person whose cell no other household of the geounit has, bool (h,)."""
     inside = people.household >= 0
     household, cell = people.household[inside], people.cell[inside]
     once = np.unique(household * cells + cell)

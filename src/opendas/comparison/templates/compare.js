@@ -148,7 +148,7 @@
     by("map").closest("figure").hidden = !drawing().width;
     const kind = areas ? "shapes" : "points of the official file, larger where more people live";
     by("map-words").textContent = paths
-      ? `${shown.words} of ${variable().label.toLowerCase()}, ${level().words}; ${kind}.${missing ? ` ${whole(missing)} have no place and are not drawn.` : ""} Drag or use arrow keys to move, + and − to zoom.`
+      ? `${shown.words[0].toUpperCase()}${shown.words.slice(1)}: ${variable().label}, ${level().words}; ${kind}.${missing ? ` ${whole(missing)} have no place and are not drawn.` : ""} Drag or use arrow keys to move, + and − to zoom.`
       : `There are no shapes or points of ${level().words}.`;
     by("map").setAttribute("aria-label", `Map: ${by("map-words").textContent} The table below holds the same figures.`);
   }
@@ -395,7 +395,7 @@
   }
 
   // Summaries of the geolevel that is shown.
-  const group = (name) => name.replace("not_hispanic * ", "not Hispanic, ").replaceAll("_", " ").replace("nhpi", "Native Hawaiian and Pacific Islander").replace("aian", "American Indian and Alaska Native").replace("sor", "some other race");
+  const group = (name) => name.replace("not_hispanic * ", "not Hispanic, ").replace(/^hispanic/, "Hispanic").replaceAll("_", " ").replace("nhpi", "Native Hawaiian and Pacific Islander").replace("aian", "American Indian and Alaska Native").replace("sor", "some other race");
 
   function drawSummaries() {
     const product = data.summary.products[state.view];
