@@ -1,7 +1,7 @@
 """Every entry of a certificate, one by one: `verify` finds another value there, or says that it believes it.
 
-The attacker writes the certificate anew, with its digest on the pages. Pages are not looked at here: they are
-made of the certificate, by whoever has the package.
+The attacker writes the certificate again, with its digest on the pages. Pages are not looked at here: they
+are made of the certificate, by whoever has the package.
 """
 
 from __future__ import annotations
@@ -68,37 +68,35 @@ def leaves(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ..
         yield from leaves(one, (*at, key))
 
 
-def others(place: tuple[Any, ...], old: Any) -> Iterator[Any]:
-    """Yield other values: of the same type, or something where there is nothing."""
+def other(place: tuple[Any, ...], old: Any) -> Any:
+    """Return another value: of the same type, or something where there is nothing."""
     if isinstance(old, dict | list):
-        yield {"x": "x"} if isinstance(old, dict) else ["x"]
-    elif old is None:
-        yield from ("x", 1)
-    else:
-        found = (other_value(old, random.Random(f"{place} {number}")) for number in range(2))
-        yield from (new for new in found if new != old)
+        return {"x": "x"} if isinstance(old, dict) else ["x"]
+    draw, new = random.Random(str(place)), old
+    while new == old:
+        new = "x" if old is None else other_value(old, draw) if old or isinstance(old, str | bool) else 1
+    return new
 
 
 @pytest.mark.parametrize("made", [with_a_table, second_of_a_book])
 def test_another_value_is_found_or_listed_as_believed(tmp_path: Path, made: Any) -> None:
     folder = made(tmp_path)
     certificate = certificate_of(folder)
-    passing, tried = set(), 0
-    for place, old in leaves(certificate):
-        for new in others(place, old):
-            changed = copy.deepcopy(certificate)
-            inner: Any = changed
-            for key in place[:-1]:
-                inner = inner[key]
-            inner[place[-1]] = new
-            (folder / "certificate.json").write_bytes(certificate_bytes(changed))
-            found = Release(folder).verify(allow_seeded=True)
-            # The report quotes the digest of the certificate, and would be written anew, too.
-            if not any(not check.ok and check.name != "documents" for check in found):
-                passing.add(place)
-            tried += 1
-    assert tried > 700
-    assert any(place[0] == "account" for place in passing), "nobody can know how many acts there were"
+    places = list(leaves(certificate))
+    assert len(places) > 350
+    passing = set()
+    for place, old in places:
+        changed = copy.deepcopy(certificate)
+        inner: Any = changed
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = other(place, old)
+        (folder / "certificate.json").write_bytes(certificate_bytes(changed))
+        found = Release(folder).verify(allow_seeded=True)
+        # The report quotes the digest of the certificate, and would be written again, too.
+        if not any(not check.ok and check.name != "documents" for check in found):
+            passing.add(place)
+    assert passing, "nobody can know which version wrote a release, for instance"
     words = ", ".join(BELIEVED)
     for place in passing:
         believed = place[0] in NAMED and place[0] in words

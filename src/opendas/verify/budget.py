@@ -6,6 +6,7 @@ Apart from the other checks: one file of all would be too long to read.
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -369,6 +370,7 @@ def check_account(certificate: Mapping[str, Any]) -> str:
         "the unit of the book is not that of the runs.",
     )
     require(account.relation in list(Neighbours), "no relation of neighbours.")
+    require(re.fullmatch("[0-9a-f]{64}", account.head or "") is not None, "the head of the book is none.")
     spent, limit = account.spent or Fraction(0), parse_fraction(account.limit["rho"], "limit")
     require(spent <= limit, "more is spent than the limit of the book.")
     for total in certificate["totals"]:
