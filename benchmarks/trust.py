@@ -171,7 +171,7 @@ def compare(name: str, run_file: Path, count: int, before: Path | None) -> None:
 
 
 def made(blocks: int, scratch: Path) -> Path:
-    """Write a made state."""
+    """Write a synthetic state."""
     from opendas.demo import write_demo
 
     return Path(write_demo(scratch, blocks)[0])
@@ -201,7 +201,7 @@ def main() -> None:
         else:
             for blocks in given.blocks:
                 run_file = made(blocks, Path(scratch) / str(blocks))
-                compare(f"made state, {blocks:,} blocks, persons", run_file, given.runs, given.before)
+                compare(f"synthetic state, {blocks:,} blocks, persons", run_file, given.runs, given.before)
 
 
 if __name__ == "__main__":
