@@ -78,7 +78,12 @@ class Calls:
 def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
     monkeypatch.chdir(tmp_path)
     calls = Calls()
-    run = SimpleNamespace(product=SimpleNamespace(name="pl94-persons"), companion=None)
+    reader = SimpleNamespace(paths=(), unit_records=(), remote=SimpleNamespace(paths=()))
+    run = SimpleNamespace(
+        product=SimpleNamespace(name="pl94-persons"),
+        companion=None,
+        resolved=SimpleNamespace(reader=reader),
+    )
     release = SimpleNamespace(verify=lambda **_: calls.checks)
     plan = {
         "rho": "1/2",
@@ -278,12 +283,14 @@ def test_account_reproduces_the_certificate() -> None:
 def test_list_names_everything_a_run_file_may_name() -> None:
     from opendas.budget.presets import preset_names
     from opendas.geography.recipe import NAMED_SPINES
-    from opendas.runs.config.model import InputSection, RunSection
+    from opendas.parts import ESTIMATORS, names_of_parts
+    from opendas.runs.config.model import InputSection
+    from opendas.topdown.model import OWN_ESTIMATORS
 
     known = json.loads(invoke("list", "--json")[1])
     assert tuple(known["readers"]) == get_args(InputSection.model_fields["reader"].annotation)
     assert tuple(known["spines"]) == tuple(NAMED_SPINES)
-    assert set(known["estimators"]) == set(get_args(RunSection.model_fields["estimator"].annotation))
+    assert set(known["estimators"]) == {*OWN_ESTIMATORS, *names_of_parts(ESTIMATORS)}
     assert tuple(known["presets"]) == preset_names()
     assert set(known["products"]) >= {"pl94-persons", "pl94-units"}
     _, out, _ = invoke("list")

@@ -36,6 +36,7 @@ count = "n"
 columns = { votingage = "AGE2" }
 constants = { hhgq = "household" }
 other = { cenrace = "white" }
+bins = { votingage = [18] }
 units = { path = "units.csv", geocode = "GEOID", columns = { housing = "HU", gq1 = "G1" } }
 unit_id = "patient"
 at_most = 3
