@@ -23,7 +23,8 @@ from opendas.phsafe.run import HouseholdOptions, validate_input
 from opendas.readers import InputData, ReaderSpec, UnitsSpec, make_reader
 from opendas.readers.frame.block_assignment import with_assignments
 from opendas.runs.plan import make_plan
-from opendas.runs.starting.guess import guess_table
+from opendas.runs.starting.guess import columns_of, guess_table
+from opendas.runs.starting.wide import melt
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.tuning.targets import load_targets
 
@@ -186,8 +187,11 @@ def _cef_households(folder: Path) -> None:
 
 
 def _guess(folder: Path) -> None:
-    for path in sorted(folder.glob("*.csv")) + sorted(folder.glob("*.parquet")):
+    """The counts are a long table; the frame, with a column for each kind of unit, is a wide one."""
+    for path in sorted(folder.glob("counts.*")):
         guess_table(path)
+    for path in sorted(folder.glob("frame.*")):
+        melt(columns_of(path), "all", folder / "long.csv")
 
 
 def _ledger(folder: Path) -> None:
