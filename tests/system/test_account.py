@@ -123,7 +123,7 @@ def test_the_text_is_for_people(run_file: Path, capsys: Capture) -> None:
     ):
         assert words in text
     assert all(len(line) <= 110 for line in text.splitlines())
-    assert "1 time in 20" in said(capsys, str(run_file))
+    assert "false-positive rate of 1 in 20 has" in said(capsys, str(run_file))
 
 
 def test_a_page_with_pictures(run_file: Path, tmp_path: Path, capsys: Capture) -> None:
