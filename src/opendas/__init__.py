@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from opendas.api import (
         NoisyFile,
+        PublishedMicrodata,
         Release,
         Run,
         account,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NoisyFile",
+    "PublishedMicrodata",
     "Release",
     "Run",
     "__version__",

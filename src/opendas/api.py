@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -34,12 +35,14 @@ if TYPE_CHECKING:
     from opendas.runs.plan import PlanTable, describe_spine
     from opendas.runs.publish import Published
     from opendas.runs.run import Run, define, load
+    from opendas.runs.simulated.microdata import PublishedMicrodata
     from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
     from opendas.topdown.family_data import Estimator
     from opendas.tuning.tune import Tuning
 
 __all__ = [
     "NoisyFile",
+    "PublishedMicrodata",
     "Release",
     "Run",
     "account",
@@ -83,6 +86,7 @@ Exact = str | int | Fraction
 
 _ELSEWHERE = {
     "NoisyFile": "opendas.runs.finished_release",
+    "PublishedMicrodata": "opendas.runs.simulated.microdata",
     "Release": "opendas.runs.finished_release",
     "Run": "opendas.runs.run",
     "define": "opendas.runs.run",
@@ -655,7 +659,7 @@ def describe_measurements(path: str | Path, state: str | None = None) -> dict[st
 
 
 def replicates(
-    release: Release,
+    release: Release | PublishedMicrodata,
     *,
     runs: int = 50,
     product: str | None = None,
@@ -671,7 +675,8 @@ def replicates(
 
     Parameters
     ----------
-    release : Release
+    release : Release or PublishedMicrodata
+        Replicates of microdata are written beside them.
     runs : int
         Replicates of each product.
     product : str, optional
@@ -679,7 +684,7 @@ def replicates(
     seed : int
         Of their noise.
     workers : int, optional
-        Processes; by default two, where there are two cores.
+        Processes; by default one for each core. Each takes the memory of a run.
     resume : bool
         Finish what an interrupted call began.
     progress : callable(stage, done, total), optional
@@ -690,24 +695,22 @@ def replicates(
     """
     from opendas.files.replicate_files import REPLICATES
     from opendas.runs.facts import issue_certificate
+    from opendas.runs.simulated.microdata import PublishedMicrodata
     from opendas.runs.simulated.replicates import Base, draw_replicates
     from opendas.version import issue_date
 
+    draw = partial(draw_replicates, runs=runs, seed=seed, workers=workers, resume=resume, progress=progress)
+    if isinstance(release, PublishedMicrodata):
+        scratch = release.folder / "state"
+        file = draw(release.base, release.replicates_file, scratch)
+        scratch.rmdir()
+        return {release.base.product: file.path}
     issue_date()  # nothing is written that cannot be certified
     names = release.products if product is None else (release.product_name(product),)
     found = {}
     for name in names:
-        file = draw_replicates(
-            Base(release.folder.absolute(), name),
-            release.folder / REPLICATES / f"{name}.parquet",
-            release.scratch / REPLICATES,
-            runs=runs,
-            seed=seed,
-            workers=workers,
-            resume=resume,
-            progress=progress,
-        )
-        found[name] = file.path
+        path = release.folder / REPLICATES / f"{name}.parquet"
+        found[name] = draw(Base(release.folder.absolute(), name), path, release.scratch / REPLICATES).path
     issue_certificate(release.folder)
     return found
 

@@ -84,6 +84,7 @@ def test_accounts_and_wrong_tables() -> None:
 def test_the_public_names_are_these() -> None:
     assert sorted(od.__all__) == [
         "NoisyFile",
+        "PublishedMicrodata",
         "Release",
         "Run",
         "__version__",

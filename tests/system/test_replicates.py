@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import json
 import shutil
 import sys
@@ -11,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.data import shared_data
 from support.mini import to_dense, write_mini
 
 import opendas as od
@@ -277,3 +280,36 @@ def test_replicate_weights_give_the_sums_and_errors_that_survey_software_makes_o
     assert len(pq.read_table(tmp_path / "weights.parquet")) == len(out.read_text().splitlines()) - 1
     assert guarded(cli, [*query, str(tmp_path / "weights.xls")]) == 2
     assert "P1" not in capsys.readouterr().out
+
+
+PPMF = """
+[run]
+product = "pl94-persons"
+[input]
+reader = "{reader}"
+path = "not-looked-at.csv"
+[budget]
+preset = "pr2020-persons"
+"""
+
+
+def test_the_bureaus_own_microdata_have_margins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample = shared_data("ppmf_sample/ppmf_20210428_eps12-2_P_perry_al.csv.gz")
+    (tmp_path / "run.toml").write_text(PPMF.format(reader="ppmf"))
+    named = [str(sample), "--run", str(tmp_path / "run.toml"), "--to", str(tmp_path / "drawn")]
+    assert guarded(cli, ["replicates", *named, "--runs", str(RUNS), "--workers", "1"]) == 0
+    assert [path.name for path in (tmp_path / "drawn").iterdir()] == ["pl94-persons.parquet"]
+    capsys.readouterr()
+    asked = ["margin", *named, "--query", "votingage", "--geolevel", "tract", "--json"]
+    assert guarded(cli, asked) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    with gzip.open(sample, "rt") as file:
+        records = list(csv.DictReader(file))
+    for row in rows:
+        adult = "2" if row["cell"] == "18plus" else "1"
+        alike = [r for r in records if r["TABTRACT"] == row["geocode"][5:] and r["VOTING_AGE"] == adult]
+        assert row["count"] == len(alike)
+    assert any(row["margin"] > 0 for row in rows)
+    (tmp_path / "run.toml").write_text(PPMF.format(reader="pl94-2010"))
+    assert guarded(cli, asked) == 2
+    assert "its reader is 'pl94-2010'" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,6 +21,9 @@ from opendas.cli.options import (
     sign_options,
 )
 from opendas.cli.output import Progress, emit_json, message, text_table
+
+if TYPE_CHECKING:
+    from opendas import PublishedMicrodata, Release
 
 __all__ = [
     "evaluate_command",
@@ -266,6 +269,38 @@ def tabulate_command(
         click.echo(str(path))
 
 
+def microdata_options(function: _F) -> _F:
+    """Add what names published microdata that no release of this program holds."""
+    for option in (
+        click.option(
+            "--to",
+            type=FOLDER,
+            default=None,
+            help="With --run: folder of the replicates. Default: beside OUT.",
+        ),
+        click.option(
+            "--run",
+            "run_file",
+            metavar="RUN.toml",
+            type=PATH,
+            default=None,
+            help="OUT is a file or folder of MDF or PPMF, made by an algorithm like that of this run file.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def _published(out: Path, run_file: Path | None, to: Path | None) -> Release | PublishedMicrodata:
+    import opendas
+
+    if run_file is not None:
+        return opendas.PublishedMicrodata(out, run_file, to)
+    if to is not None:
+        raise click.UsageError("--to goes with --run: the replicates of a release stand in it.")
+    return opendas.Release(out)
+
+
 @click.command("replicates")
 @out_argument
 @click.option("--runs", type=click.IntRange(min=2), default=50, show_default=True, help="Replicates.")
@@ -273,23 +308,36 @@ def tabulate_command(
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of their noise.")
 @click.option("--workers", type=click.IntRange(min=1), default=None, help="Processes.")
 @click.option("--resume", is_flag=True, help="Finish what an interrupted command began.")
+@microdata_options
 @json_option
 def replicates_command(
-    out: Path, runs: int, product: str | None, seed: int, workers: int | None, resume: bool, as_json: bool
+    out: Path,
+    runs: int,
+    product: str | None,
+    seed: int,
+    workers: int | None,
+    resume: bool,
+    run_file: Path | None,
+    to: Path | None,
+    as_json: bool,
 ) -> None:
     """Simulate the release from its own published counts; the spread is the error of what was published.
 
     Costs no budget: everything comes from the release. `opendas margin` reads the margin of any published
     figure from the replicates, which stand in release/replicates; the certificate is issued again.
 
+    OUT may also be a file or folder of published microdata (MDF, PPMF) with --run; replicates then stand
+    beside it.
+
     Example: opendas replicates out --runs 50
     """
     import opendas
 
-    remember_out(out)
+    if run_file is None:
+        remember_out(out)
     with Progress() as progress:
         files = opendas.replicates(
-            opendas.Release(out),
+            _published(out, run_file, to),
             runs=runs,
             product=product,
             seed=seed,
@@ -321,12 +369,19 @@ def replicates_command(
     help="What DuckDB makes of the counts: columns geocode and each cell of the table `counts`.",
 )
 @click.option(
+    "--shortest",
+    is_flag=True,
+    help="One figure for each true count, with an interval: of published count and least-squares estimate, "
+    "the one that is closer.",
+)
+@click.option(
     "--weights",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
     default=None,
     help="Write the counts with replicate weights for survey software, to a file .csv or .parquet.",
 )
+@microdata_options
 @json_option
 def margin_command(
     out: Path,
@@ -336,7 +391,10 @@ def margin_command(
     level: str,
     ratio: tuple[str, str] | None,
     sql: str | None,
+    shortest: bool,
     weights: Path | None,
+    run_file: Path | None,
+    to: Path | None,
     as_json: bool,
 ) -> None:
     """Report published counts with margins, biases and standard errors, from the release's replicates.
@@ -349,13 +407,23 @@ def margin_command(
     import opendas
 
     exact = _exact_question(blocks, geolevel, level)
-    if sum(given is not None for given in (ratio, sql, weights)) > 1:
-        raise click.UsageError("give one of --ratio, --sql and --weights.")
-    release = opendas.Release(out)
+    if sum(given is not None for given in (ratio, sql, shortest or None, weights)) > 1:
+        raise click.UsageError("give one of --ratio, --sql, --shortest and --weights.")
+    release = _published(out, run_file, to)
     if weights is not None:
         if geolevel is None:
             raise click.UsageError("--weights goes with --geolevel.")
         click.echo(str(_write_frame(release.replicate_weights(query, geolevel=geolevel).to_arrow(), weights)))
+        return
+    if shortest:
+        if not isinstance(release, opendas.Release):
+            raise click.UsageError("--shortest takes a release, with its measurements.")
+        found = release.shortest(query, geolevel=geolevel, blocks=blocks, level=exact).to_arrow().to_pylist()
+        if as_json:
+            emit_json({"level": float(exact), "rows": found})
+        else:
+            shown = [row | {"figure": f"{row['figure']:.1f}"} for row in found]
+            click.echo(text_table(shown, ["geocode", "cell", "figure", "lower", "upper", "source"]))
         return
     of = ratio if sql is None else _text_of(sql)
     table = release.margin(query, geolevel=geolevel, blocks=blocks, level=exact, of=of)

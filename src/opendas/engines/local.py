@@ -38,6 +38,7 @@ from opendas.errors import EnvironmentFailure
 __all__ = [
     "LocalEngine",
     "WorkerPool",
+    "cores",
     "default_workers",
     "keep_modules",
     "load",
@@ -59,7 +60,12 @@ _NEVER = "1e15"
 
 def default_workers() -> int:
     """Return the number of worker processes used by default: the machine's cores, at most two."""
-    return min(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    return min(2, cores())
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def workers_for(leaves: int, cells: int, asked: int | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Replicates of a release: how far each of many repeated runs lies from the released counts, sparse.
+"""Replicates of a release: how far each of many repeated runs lies from its starting counts, sparse.
 
 ``release/replicates/<product>.parquet`` has a row for every replicate, leaf and cell where the two differ.
 """
@@ -45,7 +45,7 @@ __all__ = [
 REPLICATES = "replicates"
 """Folder of the files in a release."""
 
-REPLICATE_FORMAT = "opendas replicates 1"
+REPLICATE_FORMAT = "opendas replicates 2"
 
 _MOST_ROWS = 1 << 40
 """Of a row group: it holds one replicate, whole."""
@@ -58,7 +58,7 @@ REPLICATE_SCHEMA = pa.schema(
         ("difference", pa.int64()),
     ]
 )
-"""Replicate less released count, in cells of the product's schema; zeros are left out."""
+"""Replicate less the count it started from, in cells of the product's schema; zeros are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class ReplicateFile:
         return {int(column.statistics.min): k for k, column in enumerate(groups)}
 
     def differences(self, number: int, frame: Frame, size: int) -> Histogram:
-        """Return a replicate less the released counts, one row per leaf of the frame.
+        """Return a replicate less the counts it started from, one row per leaf of the frame.
 
         Parameters
         ----------

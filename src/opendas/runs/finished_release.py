@@ -563,6 +563,38 @@ class Release:
             where = geolevel
         return Table(margins_of(Replicated.of(released), name, where, exact_level(level), of))
 
+    def shortest(
+        self,
+        query: str,
+        *,
+        geolevel: str | None = None,
+        blocks: Any = None,
+        level: str | float | Fraction = "0.90",
+    ) -> Table:
+        """Return one figure for each true count, with an interval: published count or least-squares estimate.
+
+        For each cell it is the one whose intervals are shorter on average over the areas; see
+        :func:`opendas.tables.shortest.shortest_of`. Parameters as of :meth:`margin`.
+
+        Returns
+        -------
+        Table
+            One row for each area and cell: geocode, cell, figure, lower, upper, source.
+
+        Raises
+        ------
+        ConfigError, FormatError
+            If the release holds no replicates, too few for the level, or not all of its measurements.
+        """
+        from opendas.tables.shortest import shortest_of
+
+        margins = self.margin(query, geolevel=geolevel, blocks=blocks, level=level).to_arrow()
+        if geolevel is None:
+            found = self.interval(query, blocks=blocks, level=level)
+        else:
+            found = self.intervals(query, geolevel=geolevel, level=level)
+        return Table(shortest_of(margins, found.to_arrow()))
+
     def replicate_weights(self, query: str, *, geolevel: str) -> Table:
         """Return counts with replicate weights, in the layout that software for surveys reads.
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from support.mini import mini_frame, mini_histogram, to_dense
 
@@ -21,6 +22,7 @@ from opendas.files.replicate_files import (
 )
 from opendas.schema.histogram import Histogram
 from opendas.tables.replicate_margins import spread_of
+from opendas.tables.shortest import shortest_of
 
 FRAME = mini_frame()
 ABOUT = About("mini", 3, 7, "ab" * 32, "cd" * 32)
@@ -107,3 +109,36 @@ def test_too_few_replicates_for_a_level_are_refused_with_the_number_that_does() 
     with pytest.raises(ConfigError, match="at least 9 replicates, and there are 8"):
         spread_of(iter(zeros), 8, Fraction(9, 10))
     assert not spread_of(iter([*zeros, zeros[0]]), 9, Fraction(9, 10)).margin.any()
+
+
+def test_of_published_count_and_estimate_the_shorter_on_average_is_taken_for_each_cell() -> None:
+    rng = np.random.default_rng(7)
+    areas, cells = 6, ("near", "far")
+    geocode = pa.array([f"{area}" for area in range(areas) for _ in cells])
+    cell = pa.array(list(cells) * areas)
+    count, estimate = rng.integers(0, 30, (areas, 2)).astype(float), rng.normal(15, 3, (areas, 2))
+    margin = np.stack([rng.integers(1, 3, areas), rng.integers(10, 90, areas)], axis=1).astype(float)
+    lower, upper = estimate - 8.0, estimate + 8.0
+    margins = pa.table({"geocode": geocode, "cell": cell, "count": count.ravel(), "margin": margin.ravel()})
+    intervals = pa.table(
+        {
+            "geocode": geocode,
+            "cell": cell,
+            "estimate": estimate.ravel(),
+            "lower": lower.ravel(),
+            "upper": upper.ravel(),
+        }
+    )
+    rows = shortest_of(margins, intervals).to_pylist()
+    for place, row in enumerate(rows):
+        area, which = divmod(place, 2)
+        if which == 0:
+            wide = math.ceil(1.25 * margin[area, 0])
+            assert row["source"] == "published"
+            assert (row["figure"], row["upper"]) == (count[area, 0], count[area, 0] + wide)
+            assert row["lower"] == max(0.0, count[area, 0] - wide)
+        else:
+            assert row["source"] == "least squares"
+            assert (row["figure"], row["lower"]) == (estimate[area, 1], lower[area, 1])
+    with pytest.raises(FormatError, match="different areas"):
+        shortest_of(margins.slice(1), intervals.slice(0, 2 * areas - 1))

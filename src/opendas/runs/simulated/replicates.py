@@ -1,11 +1,13 @@
-"""Replicates of a release: the same run again and again, with the released counts in place of the truth.
+"""Replicates of a release: the same run again and again, on counts like the released ones.
 
-The spread of replicates around their base estimates how far the base lies from the truth. Replicates are
-made of published things alone, and cost no budget: the argument is in ``docs/proofs/replicates.md``.
+How far a replicate lies from the counts it started from estimates how far the released counts lie from the
+truth. Replicates are made of published things alone, and cost no budget: the argument is in
+``docs/proofs/replicates.md``.
 
 Notes
 -----
-Approximate Monte Carlo, as the Census Bureau publishes it for the 2020 redistricting data.
+Approximate Monte Carlo, as the Census Bureau publishes it for the 2020 redistricting data; but for where
+replicates start (:mod:`opendas.runs.simulated.starting_counts`).
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from opendas.engines.local import WorkerPool, default_workers
+import numpy as np
+
+from opendas.custody.run_key import RunKey
+from opendas.engines.local import WorkerPool, cores
 from opendas.engines.protocol import in_turn
 from opendas.errors import ConfigError
 from opendas.files.atomic import make_folder
@@ -30,7 +35,9 @@ from opendas.files.replicate_files import (
     write_replicate,
 )
 from opendas.runs.run import Run
+from opendas.runs.simulated.microdata import MicrodataBase
 from opendas.runs.simulated.simulation import Simulation
+from opendas.runs.simulated.starting_counts import StartingCounts
 from opendas.runs.verification.plan import released_run
 from opendas.schema.histogram import Histogram
 
@@ -60,17 +67,18 @@ class Base:
 
 
 @lru_cache(maxsize=1)
-def _prepared(base: Base) -> tuple[Simulation, Histogram]:
+def _prepared(base: Base | MicrodataBase) -> tuple[Simulation, StartingCounts]:
     """Return what all replicates share; once a process."""
     run, counts = base.read()
-    return Simulation.of(run, counts), counts
+    simulation = Simulation.of(run, counts)
+    return simulation, StartingCounts.of(simulation.counts, run.plan, simulation.constraints)
 
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
     """Draws replicates, each into a file of its own."""
 
-    base: Base
+    base: Base | MicrodataBase
     about: About
     parts: Path
 
@@ -78,16 +86,19 @@ class _Draw:
         return self.parts / f"{number:06d}.parquet"
 
     def __call__(self, number: int) -> None:
-        simulation, counts = _prepared(self.base)
-        about = self.about
+        simulation, published = _prepared(self.base)
+        about, run = self.about, simulation.run
         bound = (bytes.fromhex(about.counts), bytes.fromhex(about.estimation), number.to_bytes(8, "big"))
-        found = simulation.estimate(about.seed, "replicate/" + about.product, *bound)
+        chance = RunKey.seeded(about.seed).derive("start/" + about.product, *bound)
+        start = published.draw(np.random.default_rng(int.from_bytes(chance, "big")))
+        found = simulation.with_counts(start).estimate(about.seed, "replicate/" + about.product, *bound)
+        error = difference(found, start.take(run.spine.place_of_leaf))
         with replicate_sink(self.part(number), replace(about, runs=number)) as sink:
-            write_replicate(sink, number, simulation.run.frame, difference(found, counts))
+            write_replicate(sink, number, run.frame, error)
 
 
 def draw_replicates(
-    base: Base,
+    base: Base | MicrodataBase,
     path: Path,
     scratch: Path,
     *,
@@ -104,7 +115,7 @@ def draw_replicates(
 
     Parameters
     ----------
-    base : Base
+    base : Base or MicrodataBase
     path : Path
         The file.
     scratch : Path
@@ -113,7 +124,7 @@ def draw_replicates(
         How many the file shall hold; one that holds more already is left as it is.
     seed : int
     workers : int, optional
-        Processes; by default two, where there are two cores.
+        Processes; by default one for each core. Each takes the memory of a run.
     resume : bool
         Keep what an interrupted command left in `scratch`.
     progress : callable(stage, done, total), optional
@@ -141,7 +152,7 @@ def draw_replicates(
     make_folder(parts)
     draw = _Draw(base, about, parts)
     todo = [number for number in range(there + 1, runs + 1) if not draw.part(number).is_file()]
-    _draw_all(draw, todo, runs, workers or default_workers(), progress)
+    _draw_all(draw, todo, runs, workers or cores(), progress)
     make_folder(path.parent)
     with replicate_sink(path, about) as sink:
         for number in range(1, runs + 1):

@@ -7,7 +7,7 @@ who knows a seed can remove its noise: an estimate from confidential counts is a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from opendas.constraints.feasible import check_feasible
@@ -83,6 +83,10 @@ class Simulation:
         """Return the same counts and constraints under another budget or other passes, on the same spine."""
         rules, model = run.rules(self.constraints), run.model(self.constraints)
         return type(self)(run, self.counts, self.constraints, rules, model)
+
+    def with_counts(self, counts: Histogram) -> Self:
+        """Return the same plan and constraints with other counts that satisfy them, in the spine's order."""
+        return replace(self, counts=counts)
 
     def estimate(self, seed: int, purpose: str, *bound: bytes, workers: int = 1) -> Histogram:
         """Measure with the noise of a seed, and estimate.
