@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 
-from opendas.custody.run_key import RunKey
 from opendas.engines.local import WorkerPool, cores
 from opendas.engines.protocol import in_turn
 from opendas.errors import ConfigError
@@ -89,8 +88,9 @@ class _Draw:
         simulation, published = _prepared(self.base)
         about, run = self.about, simulation.run
         bound = (bytes.fromhex(about.counts), bytes.fromhex(about.estimation), number.to_bytes(8, "big"))
-        chance = RunKey.seeded(about.seed).derive("start/" + about.product, *bound)
-        start = published.draw(np.random.default_rng(int.from_bytes(chance, "big")))
+        start = published.draw(
+            np.random.default_rng([about.seed, *(int.from_bytes(b, "big") for b in bound)])
+        )
         found = simulation.with_counts(start).estimate(about.seed, "replicate/" + about.product, *bound)
         error = difference(found, start.take(run.spine.place_of_leaf))
         with replicate_sink(self.part(number), replace(about, runs=number)) as sink:
