@@ -35,6 +35,6 @@ def test_the_source_reaches_plan_and_certificate_and_changes_no_noise(tmp_path: 
 
 def test_the_plan_says_it_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        main(["plan", str(write_mini(tmp_path, loss=SOURCE))])
+        main(["plan", str(write_mini(tmp_path, loss=SOURCE)), "--full"])
     assert not end.value.code
     assert f"budget shares: {WORDS}" in capsys.readouterr().out

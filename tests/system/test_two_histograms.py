@@ -268,7 +268,7 @@ def test_plan_shows_both_and_their_sum(world: Path) -> None:
     plan = json.loads(text)
     assert (plan["rho"], plan["companion"]["rho"], plan["together"]["rho"]) == ("2", "1", "3")
     assert {row["query"] for row in plan["companion"]["rows"]} == {"detailed"}
-    code, text = command("plan", world / "run.toml")
+    code, text = command("plan", "--full", world / "run.toml")
     assert code == 0, text
     assert f"{FIRST} and {SECOND} together: rho 3" in text
 

@@ -18,7 +18,6 @@ from opendas.errors import OpendasError
 from opendas.privacy.exact import format_fraction
 from opendas.runs.config.model import BUILT_IN_PRODUCTS
 from opendas.runs.run import Run
-from opendas.runs.simulated.trial import Trial
 from opendas.schema.attributes import Schema
 
 __all__ = ["misplaced_at_top", "sparse_warning"]
@@ -44,6 +43,8 @@ def misplaced_at_top(run: Run, records: float, draws: int = 1) -> float | None:
     draws : int
         Of the noise.
     """
+    from opendas.runs.simulated.trial import Trial  # runs of the census's products load no metrics
+
     trial = Trial.of(run, records)
     return None if trial is None else trial.tried(draws=draws).usual[0].misplaced
 
