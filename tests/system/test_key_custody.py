@@ -54,6 +54,9 @@ def interrupted(patch: Patch, *words: str | Path) -> int:
     """Run a command that is interrupted at its first measurement: key and ledger stand already."""
     with patch.context() as inner:
         inner.setattr(noisy.NoisyMeasurements, "__init__", _interrupt)
+        inner.setattr(
+            "opendas.runs.prepare.sparse_warning", lambda *_, **__: None
+        )  # measures synthetic counts
         return guarded(cli, [str(word) for word in words])
 
 

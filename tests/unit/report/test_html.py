@@ -265,7 +265,7 @@ def test_the_report_opens_with_six_lines_and_a_picture(persons: RunFacts, units:
     certificate = build_certificate([persons, units], files, version="1", commit="-", issued="2021-04-01")
     lines = dict(opening(certificate, [persons, units], DIGEST))
     assert len(lines) == 6
-    assert lines["Released"].startswith("1,052,567 persons and 463,388 housing units, as whole records in ")
+    assert lines["Released"].startswith("1,052,567 people and 463,388 housing units, as whole records in ")
     assert lines["Exact"].startswith("Total of every state (pl94-persons)")
     assert "opendas replicates" in lines["Not exact"]
     assert f"person {math.ceil(100 * (guess_bound(persons) or 0))} times in 100" in lines["Protected"]

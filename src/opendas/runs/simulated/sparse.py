@@ -33,7 +33,7 @@ needed: rounding and what is known from below only lessen it."""
 
 
 def misplaced_at_top(run: Run, records: float, draws: int = 1) -> float | None:
-    """Return the share of records in a wrong cell of the topmost table, as tried; None where it is not tried.
+    """Return the share of records in a wrong cell of the topmost table, as tried; None where it is not known.
 
     Parameters
     ----------
@@ -46,7 +46,11 @@ def misplaced_at_top(run: Run, records: float, draws: int = 1) -> float | None:
     from opendas.runs.simulated.trial import Trial  # runs of the census's products load no metrics
 
     trial = Trial.of(run, records)
-    return None if trial is None else trial.tried(draws=draws).usual[0].misplaced
+    try:
+        return None if trial is None else trial.tried(draws=draws).usual[0].misplaced
+    except OpendasError:
+        # Synthetic counts can meet a family without a solution where the run does not: nothing is known.
+        return None
 
 
 def sparse_warning(run: Run, records: float, *, with_plans: bool = True) -> str | None:
