@@ -45,8 +45,8 @@ def misplaced_at_top(run: Run, records: float, draws: int = 1) -> float | None:
     """
     from opendas.runs.simulated.trial import Trial  # runs of the census's products load no metrics
 
-    trial = Trial.of(run, records)
     try:
+        trial = Trial.of(run, records)
         return None if trial is None else trial.tried(draws=draws).usual[0].misplaced
     except OpendasError:
         # Synthetic counts can meet a family without a solution where the run does not: nothing is known.
@@ -105,10 +105,7 @@ def _is_plain(run: Run, records: float) -> bool:
 
 
 def _misplaces_few(run: Run, records: float) -> bool:
-    try:
-        share = misplaced_at_top(run, records)
-    except OpendasError:  # bounds that synthetic records of fewer attributes cannot keep
-        return False
+    share = misplaced_at_top(run, records)
     return share is not None and share <= FEW
 
 
