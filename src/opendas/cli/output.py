@@ -140,7 +140,7 @@ def telling_compilation() -> Iterator[None]:
             self.depth += 1
             now = time.monotonic()
             if not self.kernels and self.depth == 1:
-                message("compiling code for this machine, once: about a minute of processor time")
+                message("compiling code for this machine, once")
             elif self.depth == 1 and now - self.told > _LOG_SECONDS:
                 name = happened.data["dispatcher"].py_func.__name__.strip("_").replace("_", " ")
                 message(f"compiling: {self.kernels} functions done, now {name}")

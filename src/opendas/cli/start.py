@@ -148,7 +148,7 @@ def demo_command(out: Path | None, blocks: int, workers: int | None) -> None:
     release_folder = folder / "out"
     click.get_current_context().obj["out"] = release_folder
     started = time.monotonic()
-    message(f"making a state of {blocks:,} blocks up in {folder / 'input'} ...")
+    message(f"generating a synthetic state of {blocks:,} blocks in {folder / 'input'} ...")
     run_files = write_demo(folder / "input", blocks)
     answers = []
     for run_file in run_files:
