@@ -20,7 +20,8 @@ from opendas.measurement.family import FamilyMeasurement, QueryAnswers
 from opendas.schema.dhc_units import dhc_units
 from opendas.schema.product import Passes
 from opendas.topdown.family import estimate_family
-from opendas.topdown.model import Family, LevelRules, StageRules
+from opendas.topdown.family_data import LevelRules
+from opendas.topdown.model import Family, StageRules
 
 PRODUCT = dhc_units()
 TENURE = PRODUCT.workload.group("hhtenshort_3lev")
@@ -48,7 +49,7 @@ def rules() -> LevelRules:
     *earlier, last = [StageRules(plan.least_squares["*"], rounder(plan.rounder["*"])) for plan in plans]
     bounds = np.zeros((0, PRODUCT.schema.size), bool)
     return LevelRules(
-        "made", last.least_squares, last.rounder, (), bounds, PRODUCT.possible, earlier=tuple(earlier)
+        "made", (), bounds, PRODUCT.possible, last.least_squares, last.rounder, earlier=tuple(earlier)
     )
 
 

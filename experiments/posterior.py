@@ -30,7 +30,8 @@ from opendas.metrics.evaluate import evaluate
 from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.topdown.constraint_groups import Groups
-from opendas.topdown.model import Family, LevelRules
+from opendas.topdown.family_data import LevelRules
+from opendas.topdown.model import Family
 from opendas.topdown.posterior import posterior_table
 
 ESTIMATORS = ("informed", "posterior")
@@ -100,7 +101,7 @@ def students(variance: float, seed: int) -> tuple[int, int]:
         np.arange(20, dtype=np.uint64),
     )
     rules = LevelRules(
-        "block", (), ((("detailed", support),),), ("units",), np.ones((1, 3), bool), np.ones(3, bool)
+        "block", ("units",), np.ones((1, 3), bool), np.ones(3, bool), (), ((("detailed", support),),)
     )
     groups = Groups.build(support, family.parent, family.constraints, rules, family.label)
     noise = np.rint(rng.normal(0, variance**0.5, (20, 4))).astype(np.int64)

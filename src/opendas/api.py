@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from opendas.allocation.programs_6_7 import Allocation
     from opendas.comparison.comparison import Comparison
     from opendas.comparison.swapping import Swapped
+    from opendas.intervals.laws import exact_level
     from opendas.measurement.account import PlanAccount
     from opendas.metrics.evaluate import Evaluation
     from opendas.privacy.zcdp import Account
     from opendas.readers.base import InputData
     from opendas.runs.allocate import RunAllocation
     from opendas.runs.budget_moves import Move
-    from opendas.runs.finished_release import NoisyFile, Release, exact_level
+    from opendas.runs.finished_release import NoisyFile, Release
     from opendas.runs.plan import PlanTable, describe_spine
     from opendas.runs.publish import Published
     from opendas.runs.run import Run, define, load
@@ -91,7 +92,7 @@ _ELSEWHERE = {
     "Run": "opendas.runs.run",
     "define": "opendas.runs.run",
     "describe_spine": "opendas.runs.plan",
-    "exact_level": "opendas.runs.finished_release",
+    "exact_level": "opendas.intervals.laws",
     "load": "opendas.runs.run",
 }
 """Public names that stand in other modules."""
@@ -479,8 +480,8 @@ def tabulate(
     each file of a folder.
     """
     from opendas.custody.folders import holding
+    from opendas.intervals.laws import exact_level
     from opendas.runs.facts import issue_certificate
-    from opendas.runs.finished_release import exact_level
     from opendas.tables.interval_tables import DEFAULT_CONFIDENCE
     from opendas.tables.plans import write_plans
     from opendas.tables.tabulate import write_tables
@@ -763,7 +764,7 @@ def _truth_beside(releases: Sequence[Release], truth: Run, ledger: str | Path | 
     """Read the truth that releases are judged by, and enter the reading into the account of each."""
     from opendas.custody.account import EVALUATE
     from opendas.engines.truth import input_tag
-    from opendas.runs.account import note_reading, tagger_of
+    from opendas.runs.account import note_reading
     from opendas.runs.facts import refresh_certificate
 
     name = truth.product.name
@@ -777,7 +778,7 @@ def _truth_beside(releases: Sequence[Release], truth: Run, ledger: str | Path | 
             raise ConfigError(
                 "the release and the input have different leaves; give the run file it was made with."
             )
-    tagger = tagger_of(truth, lambda key: input_tag(key, data.histogram))
+    tagger = truth.input_tagger(lambda key: input_tag(key, data.histogram))
     outs = [None if release.folder == release.path else release.path for release in releases]
     for out in outs or [None]:
         note_reading(EVALUATE, tagger, out=out, product=name, ledger=_path(ledger))
@@ -831,7 +832,9 @@ def compare(
     """
     from opendas.comparison.comparison import Comparison
     from opendas.comparison.sources import open_source, truth_source
-    from opendas.runs.finished_release import Release, areas_of, exact_level
+    from opendas.files.area_files import areas_of
+    from opendas.intervals.laws import exact_level
+    from opendas.runs.finished_release import Release
 
     opened = [open_source(each.path if isinstance(each, Release) else Path(each)) for each in sources]
     if truth is not None:
@@ -875,10 +878,10 @@ def swap(
     """
     from opendas.comparison.swapping import Swap, write_swapped
     from opendas.custody.account import EXACT
-    from opendas.runs.account import note_reading, tagger_of
+    from opendas.runs.account import note_reading
 
     chosen = Swap(**parameters)
-    note_reading(EXACT, tagger_of(run), product=run.product.name, ledger=_path(ledger))
+    note_reading(EXACT, run.input_tagger(), product=run.product.name, ledger=_path(ledger))
     return write_swapped(run, Path(to), chosen, seed)
 
 

@@ -14,7 +14,8 @@ from opendas.errors import InfeasibleFamily
 from opendas.schema.attributes import Attribute, Schema
 from opendas.schema.query_groups import Workload
 from opendas.topdown.family import explained, family_conflict
-from opendas.topdown.model import Family, LevelRules
+from opendas.topdown.family_data import LevelRules
+from opendas.topdown.model import Family
 
 SCHEMA = Schema((Attribute("x", ("x0", "x1")), Attribute("y", ("y0", "y1"))))
 GROUPS = Workload(SCHEMA)
@@ -25,7 +26,7 @@ EVERY = np.array(list(itertools.product(range(TOP), repeat=4)))
 def rules(possible: np.ndarray) -> LevelRules:
     """Bounds on x1 and y1, which cross."""
     cells = np.array([[False, False, True, True], [False, True, False, True]])
-    return LevelRules("town", ((),), (), ("x=x1 by first", "y=y1 by second"), cells, possible)
+    return LevelRules("town", ("x=x1 by first", "y=y1 by second"), cells, possible, ((),), ())
 
 
 def random_family(seed: int) -> tuple[Family, LevelRules]:

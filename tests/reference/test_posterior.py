@@ -19,7 +19,8 @@ from scipy.stats import chisquare, nbinom
 from opendas.constraints.table import LevelConstraints
 from opendas.measurement.family import FamilyMeasurement, QueryAnswers
 from opendas.solvers.rounding.unbiased import round_unbiased
-from opendas.topdown.model import Family, LevelRules
+from opendas.topdown.family_data import LevelRules
+from opendas.topdown.model import Family
 from opendas.topdown.posterior import likelihood_of, posterior_table, tree_of
 from opendas.topdown.posterior_kernels import CONCENTRATION, SIZES, run_chain, state_of
 
@@ -36,11 +37,11 @@ def rules(bounds: np.ndarray) -> LevelRules:
     names = ("total", "group", "detailed")
     return LevelRules(
         "block",
-        (names,),
-        (tuple((name, MAPS[name]) for name in names),),
         tuple(f"bound {k}" for k in range(len(bounds))),
         bounds,
         np.ones(3, dtype=bool),
+        (names,),
+        (tuple((name, MAPS[name]) for name in names),),
     )
 
 

@@ -22,8 +22,9 @@ from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.noise import NoiseSource
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
+from opendas.topdown.family_data import LevelRules
 from opendas.topdown.informed import Informed
-from opendas.topdown.model import LevelRules, StageRules
+from opendas.topdown.model import StageRules
 from opendas.topdown.posterior import Posterior
 
 KEY = bytes(range(32))
@@ -104,11 +105,11 @@ def assemble(
         rules.append(
             LevelRules(
                 level.geolevel,
-                least_squares,
-                groups,
                 constraints.bound_names,
                 constraints.bound_cells,
                 constraints.possible,
+                least_squares,
+                groups,
                 slack,
                 earlier=tuple(StageRules(*stage) for stage in earlier),
                 estimator=whole_tree,

@@ -24,7 +24,7 @@ OTHERS = {
 OWN = {
     *(
         "opendas.runs.budget_moves",
-        "opendas.tables",
+        "opendas.tables.cells",
         "opendas.verify.release",
         "opendas.metrics",
         "opendas.phsafe",
@@ -96,7 +96,7 @@ def test_plan_loads_no_more_than_a_run(demo: Path) -> None:
 
 
 def test_verify_loads_what_makes_plan_and_pages_again_and_no_engine(out: Path) -> None:
-    expected = {"opendas.tables", "opendas.verify.release", "opendas.phsafe"}
+    expected = {"opendas.tables.cells", "opendas.verify.release", "opendas.phsafe"}
     pages = {"jinja2", "reportlab"}
     assert loaded(COMMAND, "verify", out) <= (RUNNING - {"loky"}) | pages | expected
 

@@ -158,13 +158,12 @@ def _ask_about_runs_beside(run: Run, run_file: Path, out: Path) -> None:
     PrivacyError
         If the answer is no. Where nobody can be asked, the command says so and goes on.
     """
-    from opendas.runs.account import input_files
     from opendas.runs.act import runs_beside
 
     product = run.product.name
     if (out / "state" / product / "run.json").is_file():
         return  # it is resumed, or refused
-    found = runs_beside(out, product, input_files(run))
+    found = runs_beside(out, product, run.input_files)
     if not found:
         return
     for folder, state in found.items():

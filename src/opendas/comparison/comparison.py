@@ -25,9 +25,9 @@ from opendas.files.parquet import text_column
 from opendas.files.release_folder import ReleasedProduct
 from opendas.geography.frame import Frame, Grouping
 from opendas.metrics.output import CONFIDENTIAL
-from opendas.runs.finished_release import Table as AnyTable
 from opendas.tables.cells import Table, check_geolevel, check_held, product_table, published_tables
 from opendas.tables.counting import count_table
+from opendas.tables.frames import Table as AnyTable
 from opendas.tables.names import area_names
 from opendas.tables.replicate_margins import Replicated, number_of_replicates, table_margins
 from opendas.tables.tabulate import NO_MARGIN, margins

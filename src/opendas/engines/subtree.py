@@ -23,8 +23,8 @@ from opendas.measurement.family import FamilyMeasurement, MeasurementSource, Par
 from opendas.schema.histogram import Histogram
 from opendas.topdown.failsafe import relax_parent
 from opendas.topdown.family import estimate_family
-from opendas.topdown.family_data import Information
-from opendas.topdown.model import Family, FamilyEstimate, FamilyRecord, LevelRules
+from opendas.topdown.family_data import Information, LevelRules
+from opendas.topdown.model import Family, FamilyEstimate, FamilyRecord
 
 __all__ = ["Part", "PartLevel", "PartResult", "estimate_part", "tie_keys"]
 

@@ -18,7 +18,7 @@ from opendas.engines.work import KeyedSource, Worker
 from opendas.measurement.noisy import MeasuredLevel, MeasuredQuery
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.histogram import Histogram
-from opendas.topdown.model import LevelRules
+from opendas.topdown.family_data import LevelRules
 
 __all__ = ["warm_up"]
 
@@ -60,11 +60,11 @@ def _rules(level: int, queries: dict[str, npt.NDArray[np.int32]]) -> LevelRules:
     every = tuple(queries.items())
     return LevelRules(
         str(level),
-        (("total",), ("kind", "place", "detailed")),
-        (every[:1], (every[1], every[-1])),
         ("kind 0",),
         queries["kind"][None, :] == 0,
         np.ones(_CELLS, np.bool_),
+        (("total",), ("kind", "place", "detailed")),
+        (every[:1], (every[1], every[-1])),
     )
 
 

@@ -19,7 +19,7 @@ from opendas.measurement.noisy import MeasuredLevel, NoisyMeasurements
 from opendas.sampling.noise import NoiseSource
 from opendas.schema.histogram import Histogram
 from opendas.solvers.blas import one_blas_thread
-from opendas.topdown.model import LevelRules
+from opendas.topdown.family_data import LevelRules
 
 __all__ = ["KeyedSource", "SourceSpec", "Worker", "draw_here", "keyed_measurements"]
 

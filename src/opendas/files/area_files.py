@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,16 @@ from opendas.files.parquet import open_parquet, reading
 from opendas.files.shapes import areas_of_points, holds_shapes
 from opendas.geography.frame import Frame
 
-__all__ = ["WHOLE", "AreaWeights", "Blocks", "area_table", "area_weights", "read_area_file", "read_plans"]
+__all__ = [
+    "WHOLE",
+    "AreaWeights",
+    "Blocks",
+    "area_table",
+    "area_weights",
+    "areas_of",
+    "read_area_file",
+    "read_plans",
+]
 
 WHOLE = "area"
 """Name of the only area of a file without names."""
@@ -208,6 +217,23 @@ def read_plans(path: Path, blocks: Blocks) -> Iterator[tuple[str, AreaWeights]]:
     known = _Known.of(rows.values(code), rows, blocks)
     for plan in plans:
         yield plan, known.areas(_area_names(rows.values(plan), rows), None, rows, blocks)
+
+
+def areas_of(
+    blocks: Any, frame: Frame, skip_unknown: bool, official: OfficialAreas | None = None
+) -> AreaWeights:
+    """Return the areas of a file, a list of geocodes, or a frame with a column ``geocode``."""
+    known = Blocks(frame, official, skip_unknown)
+    if isinstance(blocks, str | Path):
+        return read_area_file(Path(blocks), known)
+    if hasattr(blocks, "__arrow_c_stream__"):
+        return area_table(pa.table(blocks), known)
+    if isinstance(blocks, Mapping):
+        return area_table(pa.table(dict(blocks)), known)
+    if not isinstance(blocks, Sequence | np.ndarray):
+        raise ConfigError("blocks are a file, a list of geocodes, or a frame with a column geocode.")
+    codes = [code.decode() if isinstance(code, bytes) else str(code) for code in blocks]
+    return area_weights(known, codes)
 
 
 def area_table(table: Any, blocks: Blocks, *, name: str = "blocks") -> AreaWeights:

@@ -31,6 +31,7 @@ __all__ = [
     "HalfWidth",
     "NoiseSum",
     "confidence_level",
+    "exact_level",
     "fourth_cumulant",
 ]
 
@@ -257,6 +258,22 @@ def confidence_level(confidence: float | Fraction) -> float:
             f"the level of an interval lies between 0 and 1, for instance 0.90; not {confidence}."
         )
     return float(confidence)
+
+
+def exact_level(level: str | float | Fraction) -> Fraction:
+    """Return the level of an interval as an exact number.
+
+    Raises
+    ------
+    ConfigError
+        If it is no number strictly between 0 and 1.
+    """
+    try:
+        found = Fraction(str(level))
+    except (ValueError, ZeroDivisionError) as error:
+        raise ConfigError(f"the level of an interval is a number such as 0.90, not {level!r}.") from error
+    confidence_level(found)
+    return found
 
 
 @lru_cache(maxsize=1 << 14)

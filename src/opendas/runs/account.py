@@ -9,17 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 
-from opendas.custody.account import PLAN, PUBLISH, AccountFacts, account_of, selection_of
+from opendas.custody.account import PUBLISH, AccountFacts, account_of, selection_of
 from opendas.custody.books import Book, book_of, file_tags, known_books
 from opendas.custody.ledger import Ledger
 from opendas.custody.ledger_lines import LedgerAct
 from opendas.custody.run_key import RunKey
-from opendas.engines.truth import input_tag
 from opendas.errors import ConfigError, PrivacyError
-from opendas.runs.run import Run
 from opendas.runs.workspace import book_in, read_state
 
 __all__ = [
@@ -28,12 +26,9 @@ __all__ = [
     "check_choice",
     "check_given",
     "find_book",
-    "input_files",
     "ledger_of",
-    "note_planning",
     "note_publication",
     "note_reading",
-    "tagger_of",
 ]
 
 
@@ -66,27 +61,6 @@ class InputTagger:
         """Return the tags under a key."""
         table = () if self._table is None else (self._table(key),)
         return (*file_tags(key, self._digests), *table)
-
-
-def input_files(run: Run) -> tuple[Path | str, ...]:
-    """Return where the records of a run are read from; a table in memory is nowhere."""
-    spec = run.resolved.reader
-    local = (each for each in (*spec.paths, *spec.unit_records) if isinstance(each, Path))
-    return (*local, *map(str, spec.remote.paths))
-
-
-def tagger_of(run: Run, table: Callable[[RunKey], str] | None = None) -> InputTagger:
-    """Return what tags the input of a run under the keys of books.
-
-    Parameters
-    ----------
-    run : Run
-    table : callable(key), optional
-        Tags the table; by default it is read again for that.
-    """
-    files = (each for each in input_files(run) if isinstance(each, Path))
-    whole = cache(lambda: run.read().histogram)
-    return InputTagger(files, table or (lambda key: input_tag(key, whole())))
 
 
 def find_book(tagger: InputTagger, books: Sequence[Book] | None = None) -> Book | None:
@@ -197,21 +171,6 @@ def note_reading(
     elif folder is not None:
         folder.enter(said, again=True)
     return book is not None or folder is not None
-
-
-def note_planning(run: Run) -> None:
-    """Enter into the book that knows them that records are about to be opened to plan, where they are.
-
-    A frame that is public is read as before, and nothing is entered. What planning shows of records, which
-    leaves are populated for instance, is published with a release on that frame: it is counted as a reading,
-    and not as a choice by the truth.
-    """
-    if not known_books():
-        return
-    try:
-        _ = run.frame
-    except PrivacyError:  # it is in the records
-        note_reading(PLAN, tagger_of(run.reading_records()), product=run.product.name)
 
 
 def check_choice(out: Path, *, allowed: bool) -> bool:

@@ -7,7 +7,7 @@ for none of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -23,130 +23,24 @@ from opendas.geography.frame import Frame
 from opendas.geography.states import find_state
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
+from opendas.tables.frames import Table
 
 if TYPE_CHECKING:
     import geopandas as gpd
     import pandas as pd
-    import polars as pl
 
     from opendas.files.area_files import AreaWeights
     from opendas.files.nmf.public_totals import PublicTotals
-    from opendas.files.official_areas import OfficialAreas
     from opendas.tables.figures import FunctionOfCounts
     from opendas.tables.interval_tables import MeasuredProduct
     from opendas.verify.check import Check
 
-__all__ = ["NoisyFile", "Release", "Table", "areas_of", "exact_level"]
-
-
-SHOWN = 10
-"""Rows of a table that a notebook shows."""
-
-
-class Table:
-    """A table of a release, in the frame library you use.
-
-    Parameters
-    ----------
-    data : pyarrow.Table or pyarrow.dataset.Dataset
-    shape : callable(pandas.DataFrame) -> geopandas.GeoDataFrame, optional
-        Puts a shape to each row.
-    """
-
-    def __init__(self, data: Any, shape: Callable[[pd.DataFrame], gpd.GeoDataFrame] | None = None) -> None:
-        self._data = data
-        self._shape = shape
-
-    def to_arrow(self) -> pa.Table:
-        """Return a pyarrow table."""
-        return self._data if isinstance(self._data, pa.Table) else self._data.to_table()
-
-    def __len__(self) -> int:
-        return int(self._data.num_rows if isinstance(self._data, pa.Table) else self._data.count_rows())
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield each row by column name: what ``pandas.DataFrame(table)`` takes; `to_pandas` is faster."""
-        for batch in self.to_arrow().to_batches(max_chunksize=1 << 14):
-            yield from batch.to_pylist()
-
-    def __repr__(self) -> str:
-        return f"Table({len(self):,} rows: {', '.join(self._data.schema.names)})"
-
-    def _repr_html_(self) -> str:
-        from opendas.report.notebook import html_table
-
-        names = self._data.schema.names
-        rows = self._data.slice(0, SHOWN) if isinstance(self._data, pa.Table) else self._data.head(SHOWN)
-        caption = f"{len(self):,} rows" + (f", the first {SHOWN}" if len(self) > SHOWN else "")
-        return html_table(caption, names, ([row[name] for name in names] for row in rows.to_pylist()))
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Return a pandas frame."""
-        return self.to_arrow().to_pandas()
-
-    def to_geopandas(self) -> gpd.GeoDataFrame:
-        """Return a geopandas frame.
-
-        Raises
-        ------
-        ConfigError
-            If the table was asked for without ``geometry``.
-        """
-        if self._shape is None:
-            raise ConfigError("this table has no shapes: ask for it with geometry=True, or a file of shapes.")
-        return self._shape(self.to_pandas())
-
-    def to_polars(self) -> pl.DataFrame:
-        """Return a polars frame, without copying where the types allow."""
-        try:
-            import polars
-        except ImportError as error:
-            raise _missing("polars") from error
-        frame = polars.from_arrow(self.to_arrow())
-        return frame if isinstance(frame, polars.DataFrame) else frame.to_frame()
-
-    def to_polars_lazy(self) -> pl.LazyFrame:
-        """Return a polars lazy frame that reads the files when it is collected."""
-        try:
-            import polars
-        except ImportError as error:
-            raise _missing("polars") from error
-        if isinstance(self._data, pa.Table):
-            return self.to_polars().lazy()
-        return polars.scan_pyarrow_dataset(self._data)
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Hand the table to any library that speaks the Arrow stream interface."""
-        return self.to_arrow().__arrow_c_stream__(requested_schema)
+__all__ = ["NoisyFile", "Release"]
 
 
 def _codes(frame: pd.DataFrame) -> list[str]:
     """Return the code of the area of each row of a table."""
     return list(frame["geocode" if "geocode" in frame.columns else "GEOID"])
-
-
-def _missing(name: str) -> Exception:
-    from opendas.errors import EnvironmentFailure
-
-    return EnvironmentFailure(f"{name} is not installed; pip install 'opendas[frames]'.")
-
-
-def exact_level(level: str | float | Fraction) -> Fraction:
-    """Return the level of an interval as an exact number.
-
-    Raises
-    ------
-    ConfigError
-        If it is no number strictly between 0 and 1.
-    """
-    from opendas.intervals.laws import confidence_level
-
-    try:
-        found = Fraction(str(level))
-    except (ValueError, ZeroDivisionError) as error:
-        raise ConfigError(f"the level of an interval is a number such as 0.90, not {level!r}.") from error
-    confidence_level(found)
-    return found
 
 
 class NoisyFile:
@@ -241,6 +135,8 @@ class NoisyFile:
             One row for each area and cell: geocode, cell, estimate, variance, lower, upper, margin, law, and
             the published count.
         """
+        from opendas.intervals.laws import exact_level
+
         exact = exact_level(level)
         measured, name = self._measured(query)
         return Table(measured.at(name, geolevel, exact, selected=selected))
@@ -273,30 +169,14 @@ class NoisyFile:
         Table
             As of :meth:`intervals`; geocode holds the name of the area.
         """
+        from opendas.files.area_files import areas_of
+        from opendas.intervals.laws import exact_level
+
         exact = exact_level(level)
         measured, name = self._measured(query)
         measured.table(name)
         areas = areas_of(blocks, measured.tree.frame, skip_unknown, measured.official)
         return Table(measured.of_areas(name, areas, exact, selected=selected))
-
-
-def areas_of(
-    blocks: Any, frame: Frame, skip_unknown: bool, official: OfficialAreas | None = None
-) -> AreaWeights:
-    """Return the areas of a file, a list of geocodes, or a frame with a column ``geocode``."""
-    from opendas.files.area_files import Blocks, area_table, area_weights, read_area_file
-
-    known = Blocks(frame, official, skip_unknown)
-    if isinstance(blocks, str | Path):
-        return read_area_file(Path(blocks), known)
-    if hasattr(blocks, "__arrow_c_stream__"):
-        return area_table(pa.table(blocks), known)
-    if isinstance(blocks, Mapping):
-        return area_table(pa.table(dict(blocks)), known)
-    if not isinstance(blocks, Sequence | np.ndarray):
-        raise ConfigError("blocks are a file, a list of geocodes, or a frame with a column geocode.")
-    codes = [code.decode() if isinstance(code, bytes) else str(code) for code in blocks]
-    return area_weights(known, codes)
 
 
 class Release:
@@ -550,6 +430,8 @@ class Release:
         ConfigError
             If the release holds no replicates, or too few for the level; if `of` fails or returns no table.
         """
+        from opendas.files.area_files import areas_of
+        from opendas.intervals.laws import exact_level
         from opendas.tables.cells import find_table
         from opendas.tables.replicate_margins import Replicated, margins_of
 

@@ -6,10 +6,10 @@ import copy
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,12 @@ from opendas.budget.allocation import Budget
 from opendas.budget.contribution import Contribution
 from opendas.budget.resolve import resolve_budget
 from opendas.constraints.table import ConstraintTable, invariant_geolevels
+from opendas.custody.account import PLAN
+from opendas.custody.books import known_books
+from opendas.custody.run_key import RunKey
 from opendas.custody.stamps import DOMAIN_FROM_RECORDS
-from opendas.errors import ConfigError
+from opendas.engines.truth import input_tag
+from opendas.errors import ConfigError, PrivacyError
 from opendas.files.release_folder import is_estimated, tie_to
 from opendas.geography.bypass import LARGEST_FAMILY, bypass_general, bypass_only_children
 from opendas.geography.frame import Frame
@@ -32,12 +36,14 @@ from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.exact import format_fraction
 from opendas.readers.base import InputData, MemoryTable, Reader
 from opendas.readers.registry import make_reader
+from opendas.runs.account import InputTagger, note_reading
 from opendas.runs.config.load import load_run_file, parse_document
 from opendas.runs.config.model import BudgetSection, RunFile, RunSection
 from opendas.runs.config.product_file import declare_product
 from opendas.runs.config.resolve import Resolved, resolve
 from opendas.schema.product import Product
-from opendas.topdown.model import BLOCK_BY_BLOCK, OWN_ESTIMATORS, WHOLE_TREE, LevelRules, StageRules
+from opendas.topdown.family_data import LevelRules
+from opendas.topdown.model import BLOCK_BY_BLOCK, OWN_ESTIMATORS, WHOLE_TREE, StageRules
 
 if TYPE_CHECKING:
     from opendas.parts import Origin
@@ -181,6 +187,33 @@ class Run:
         )
         return found.on_frame(self.frame) if "frame" in self.__dict__ else found
 
+    def needs_records(self) -> bool:
+        """Whether planning has to open the confidential records, since the frame comes from them."""
+        try:
+            _ = self.frame
+        except PrivacyError:
+            return True
+        return False
+
+    @property
+    def input_files(self) -> tuple[Path | str, ...]:
+        """Where the records are read from; a table in memory is nowhere."""
+        spec = self.resolved.reader
+        local = (each for each in (*spec.paths, *spec.unit_records) if isinstance(each, Path))
+        return (*local, *map(str, spec.remote.paths))
+
+    def input_tagger(self, table: Callable[[RunKey], str] | None = None) -> InputTagger:
+        """Return what tags the input under the keys of books.
+
+        Parameters
+        ----------
+        table : callable(key), optional
+            Tags the table; by default it is read again for that.
+        """
+        files = (each for each in self.input_files if isinstance(each, Path))
+        whole = cache(lambda: self.read().histogram)
+        return InputTagger(files, table or (lambda key: input_tag(key, whole())))
+
     def changed(self, **parts: Any) -> Run:
         """Return the run with parts of what was resolved replaced, such as product or budget."""
         found = Run(self.path, replace(self.resolved, **parts))
@@ -318,11 +351,11 @@ class Run:
             rules.append(
                 LevelRules(
                     level.geolevel,
-                    last.least_squares,
-                    last.rounder,
                     constraints.bound_names,
                     constraints.bound_cells,
                     constraints.possible,
+                    last.least_squares,
+                    last.rounder,
                     float(resolved.slack),
                     resolved.milp,
                     tuple(earlier),
@@ -401,10 +434,12 @@ def load(
     run = Run(Path(path), resolve(load_run_file(path), strict=strict, need_input=need_input))
     if not read_records:
         return run
-    from opendas.runs.account import note_planning  # which knows runs
-
-    note_planning(run)
-    return run.reading_records()
+    found = run.reading_records()
+    if known_books() and run.needs_records():
+        # What planning shows of them, which leaves are populated for instance, is published with a release on
+        # that frame: it counts as a reading, and not as a choice by the truth.
+        note_reading(PLAN, found.input_tagger(), product=run.product.name)
+    return found
 
 
 def define(

@@ -8,7 +8,8 @@ from opendas.arrays import Ints
 from opendas.constraints.table import LevelConstraints
 from opendas.errors import ConfigError, EstimationError
 from opendas.schema.query_groups import Workload
-from opendas.topdown.model import Family, LevelRules
+from opendas.topdown.family_data import LevelRules
+from opendas.topdown.model import Family
 from opendas.topdown.stages import MergedCells
 
 __all__ = ["LARGEST_WRITTEN", "check_family", "check_roots"]

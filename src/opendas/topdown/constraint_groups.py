@@ -13,7 +13,7 @@ import numpy.typing as npt
 from opendas.arrays import Bools, Floats, Ints
 from opendas.constraints.table import JointTotal, LevelConstraints
 from opendas.errors import InfeasibleFamily
-from opendas.topdown.model import LevelRules
+from opendas.topdown.model import CellRules
 
 __all__ = ["NO_UPPER", "Groups"]
 
@@ -59,7 +59,7 @@ class Groups:
         support: npt.NDArray[np.int32],
         parent: Ints | None,
         constraints: LevelConstraints,
-        rules: LevelRules,
+        rules: CellRules,
         label: str,
     ) -> Groups:
         """Collect the declared constraints that can bind on a support.

@@ -14,7 +14,8 @@ import scipy.sparse
 from opendas.arrays import Ints
 from opendas.errors import InfeasibleFamily
 from opendas.solvers.quiet import chatter_to_stderr
-from opendas.topdown.model import Family, LevelRules
+from opendas.topdown.family_data import LevelRules
+from opendas.topdown.model import Family
 
 __all__ = ["relax_parent"]
 

@@ -22,8 +22,8 @@ from opendas.solvers.problem.curvature import Curvature, Terms
 from opendas.solvers.problem.problem import FamilyProblem, Solution, Status
 from opendas.topdown.checks import check_family
 from opendas.topdown.constraint_groups import Groups
-from opendas.topdown.family_data import Estimator, FamilyData, Information, Progress
-from opendas.topdown.model import TOPDOWN, Family, FamilyEstimate, FamilyRecord, LevelRules
+from opendas.topdown.family_data import Estimator, FamilyData, Information, LevelRules, Progress
+from opendas.topdown.model import TOPDOWN, Family, FamilyEstimate, FamilyRecord
 from opendas.topdown.rounding import round_estimate
 from opendas.topdown.stages import FixedRows, MergedCells, without_decided
 

@@ -22,9 +22,9 @@ from opendas.measurement.family import FamilyMeasurement, QueryAnswers
 from opendas.solvers.problem.curvature import Curvature
 from opendas.solvers.problem.problem import Solution
 from opendas.topdown.constraint_groups import Groups
-from opendas.topdown.model import Family, LevelRules
+from opendas.topdown.model import CellRules, Family, RounderPasses, StageRules
 
-__all__ = ["Estimator", "FamilyData", "Information", "Precision", "Progress"]
+__all__ = ["Estimator", "FamilyData", "Information", "LevelRules", "Precision", "Progress"]
 
 
 class Precision(Protocol):
@@ -90,6 +90,45 @@ class Progress:
         self.methods.append(solution.method)
         self.residual = max(self.residual, solution.residual)
         self.fallback |= solution.by_general_solver
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LevelRules(CellRules):
+    """How families whose children are at one geolevel are estimated.
+
+    Parameters
+    ----------
+    least_squares, rounder
+        Of the last stage, see :class:`opendas.topdown.model.StageRules`.
+    slack : float
+        Added to the optimum of (7.6).
+    milp : bool
+        Allow rounder passes that are not laminar.
+    earlier : tuple of StageRules
+        Stages before the last one.
+    estimator : Estimator or None
+        What fits a family; None for the least squares of TopDown.
+    """
+
+    least_squares: tuple[tuple[str, ...], ...]
+    rounder: RounderPasses
+    slack: float = 0.0
+    milp: bool = False
+    earlier: tuple[StageRules, ...] = ()
+    estimator: Estimator | None = None
+
+    @property
+    def stages(self) -> tuple[StageRules, ...]:
+        """All stages in order."""
+        return (*self.earlier, StageRules(self.least_squares, self.rounder))
+
+    @property
+    def query_names(self) -> tuple[object, ...]:
+        """Query groups of every pass of every stage, by name."""
+        return tuple(
+            (stage.least_squares, tuple(tuple(name for name, _ in queries) for queries in stage.rounder))
+            for stage in self.stages
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

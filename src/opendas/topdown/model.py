@@ -6,16 +6,12 @@ Letters: ``C`` children, ``s`` support cells, ``n`` cells, ``B`` bounds.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Bools, Codes, Ints
 from opendas.constraints.table import LevelConstraints
-
-if TYPE_CHECKING:
-    from opendas.topdown.family_data import Estimator
 
 __all__ = [
     "BLOCK_BY_BLOCK",
@@ -24,10 +20,10 @@ __all__ = [
     "POSTERIOR",
     "TOPDOWN",
     "WHOLE_TREE",
+    "CellRules",
     "Family",
     "FamilyEstimate",
     "FamilyRecord",
-    "LevelRules",
     "StageRules",
 ]
 
@@ -59,51 +55,23 @@ class StageRules:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LevelRules:
-    """How families whose children are at one geolevel are estimated.
+class CellRules:
+    """What cells of a family may hold at one geolevel.
 
     Parameters
     ----------
     geolevel : str
         Geolevel of the children.
-    least_squares, rounder
-        Of the last stage, see :class:`StageRules`.
+    bound_names : tuple of str
     bound_cells : bool (B, n)
     possible : bool (n,)
         Cells that are no structural zero.
-    slack : float
-        Added to the optimum of (7.6).
-    milp : bool
-        Allow rounder passes that are not laminar.
-    earlier : tuple of StageRules
-        Stages before the last one.
-    estimator : Estimator or None
-        What fits a family; None for the least squares of TopDown.
     """
 
     geolevel: str
-    least_squares: tuple[tuple[str, ...], ...]
-    rounder: RounderPasses
     bound_names: tuple[str, ...]
     bound_cells: Bools
     possible: Bools
-    slack: float = 0.0
-    milp: bool = False
-    earlier: tuple[StageRules, ...] = ()
-    estimator: Estimator | None = None
-
-    @property
-    def stages(self) -> tuple[StageRules, ...]:
-        """All stages in order."""
-        return (*self.earlier, StageRules(self.least_squares, self.rounder))
-
-    @property
-    def query_names(self) -> tuple[object, ...]:
-        """Query groups of every pass of every stage, by name."""
-        return tuple(
-            (stage.least_squares, tuple(tuple(name for name, _ in queries) for queries in stage.rounder))
-            for stage in self.stages
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

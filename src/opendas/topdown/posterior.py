@@ -20,9 +20,9 @@ from opendas.arrays import Floats, Ints
 from opendas.measurement.family import FamilyMeasurement
 from opendas.solvers.rounding.unbiased import round_unbiased
 from opendas.topdown.constraint_groups import Groups
-from opendas.topdown.family_data import FamilyData
+from opendas.topdown.family_data import FamilyData, LevelRules
 from opendas.topdown.informed import Informed
-from opendas.topdown.model import POSTERIOR, Family, LevelRules
+from opendas.topdown.model import POSTERIOR, Family
 from opendas.topdown.posterior_kernels import Likelihood, Moments, Tree, run_chain, state_of
 from opendas.topdown.rounding import round_estimate
 

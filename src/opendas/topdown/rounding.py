@@ -11,7 +11,8 @@ from opendas.solvers.rounding.laminar import Rows, check_laminar
 from opendas.solvers.rounding.rounding import UNBOUNDED, RoundingNames, round_family
 from opendas.solvers.rows import without_gaps
 from opendas.topdown.constraint_groups import NO_UPPER, Groups
-from opendas.topdown.model import Family, LevelRules
+from opendas.topdown.family_data import LevelRules
+from opendas.topdown.model import Family
 
 __all__ = ["check_rounder_passes", "round_estimate"]
 

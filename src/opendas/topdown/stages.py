@@ -15,7 +15,8 @@ from opendas.constraints.table import LevelConstraints, TiedCounts
 from opendas.errors import ConfigError, InfeasibleFamily
 from opendas.measurement.family import FamilyMeasurement, QueryAnswers
 from opendas.schema.query_groups import Workload
-from opendas.topdown.model import Family, LevelRules, StageRules
+from opendas.topdown.family_data import LevelRules
+from opendas.topdown.model import Family, StageRules
 
 __all__ = ["FixedRows", "MergedCells", "check_stages", "without_decided"]
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from opendas.errors import ConfigError
+from opendas.files.area_files import areas_of
+from opendas.intervals.laws import exact_level
 from opendas.readers.paths import expand_paths
-from opendas.runs.finished_release import Table, areas_of, exact_level
 from opendas.runs.run import Run, load
 from opendas.schema.histogram import Histogram
 from opendas.tables.figures import FunctionOfCounts
+from opendas.tables.frames import Table
 from opendas.tables.replicate_margins import Replicated, margins_of
 from opendas.tables.replicate_weights import replicate_weights
 

@@ -21,7 +21,7 @@ from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.noisy import measured_levels
 from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
-from opendas.topdown.model import LevelRules
+from opendas.topdown.family_data import LevelRules
 
 __all__ = ["Simulation"]
 
