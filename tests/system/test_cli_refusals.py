@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -157,8 +158,9 @@ def test_a_second_folder_over_the_same_input_asks_before_it_spends(
         assert guarded(cli, [command, "run.toml", "--out", "two", "--workers", "1"]) == 4
         said = capsys.readouterr().err
         assert "one holds a run of votes on the same files already, rho 1" in said
-        assert "opendas measure run.toml --out" in said
+        assert "opendas run run.toml --out" in said
         assert "--resume" in said
+        assert "opendas measure" not in said, "it left nothing out"
         assert not (folder / "two").exists()
     assert len(asked) == 2
     assert guarded(cli, ["run", "run.toml", "--out", "seeded", "--workers", "1", "--seed", "1"]) == 0
@@ -182,3 +184,11 @@ def test_where_nobody_can_be_asked_a_second_folder_is_named_and_the_run_goes_on(
     said = capsys.readouterr().err
     assert "one holds a run of votes" in said
     assert "Nobody can be asked" in said
+    for kept, words in (([], "are lost"), (["--keep-key"], "opendas measure RUN.toml --out")):
+        shutil.rmtree(folder / "one")
+        shutil.rmtree(folder / "two")
+        asked = ["run", "run.toml", "--workers", "1", "--measurements", "used", *kept]
+        assert guarded(cli, [*asked, "--out", "one"]) == 0
+        capsys.readouterr()
+        assert guarded(cli, [*asked, "--out", "two"]) == 0
+        assert words in " ".join(capsys.readouterr().err.split())

@@ -188,7 +188,9 @@ def test_files_with_used_answers_only_say_what_writes_the_others(tmp_path: Path,
         ["tabulate", str(tmp_path / "out"), "--tables", "total", "--geolevel", "town", "--intervals", "0.9"],
     ):
         assert guarded(cli, arguments) == 3
-        assert "--measurements full" in capsys.readouterr().err
+        said = " ".join(capsys.readouterr().err.split())
+        assert said.index("opendas measure RUN.toml --out OUT --resume") < said.index("--measurements full")
+        assert "if the run kept its key" in said
     assert not (tmp_path / "out" / "release" / "tables").exists()
 
 

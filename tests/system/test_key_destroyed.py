@@ -81,6 +81,14 @@ def test_a_finished_run_has_destroyed_its_key_and_says_so(tmp_path: Path, capsys
     assert command("run", run, "--out", out, "--resume") == 0
     assert command("measure", run, "--out", out, "--resume") == 4
     assert "not at hand" in capsys.readouterr().err
+    for arguments in (
+        ("run", run, "--out", out),
+        ("run", run, "--out", out, "--resume", "--measurements", "full"),
+    ):
+        assert command(*arguments) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert "are lost, since its key is destroyed" in said
+        assert "opendas measure" not in said, "no advice that leads nowhere"
     assert tree(out / "release") == before
     assert od.status(out)[0]["key"] is False
 
@@ -97,6 +105,12 @@ def test_a_key_is_kept_where_that_is_asked_for(tmp_path: Path, given: Path, caps
     assert "forget-key" in capsys.readouterr().err
     assert not (tmp_path / "there").exists()
     assert command("publish", out, there, "--allow-key") == 0
+    for arguments in (
+        ("run", run, "--out", out),
+        ("run", run, "--out", out, "--resume", "--measurements", "full"),
+    ):
+        assert command(*arguments) == 2
+        assert f"opendas measure RUN.toml --out {out} --resume" in " ".join(capsys.readouterr().err.split())
     # More of the same measurement, after which the key goes.
     assert command("measure", run, "--out", out, "--resume") == 0
     assert keys(out) == []

@@ -16,10 +16,12 @@ import pytest
 from support.mini import mini_frame, mini_histogram, write_mini
 
 import opendas as od
+import opendas.runs.options
 import opendas.runs.progress.forecast
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.errors import EnvironmentFailure
+from opendas.runs.act import Act
 from opendas.runs.options import RunOptions
 from opendas.runs.progress.forecast import Forecast
 from opendas.runs.progress.log import log_path, read_log
@@ -188,6 +190,42 @@ def test_the_forecast_is_on_the_screen_before_the_estimate(
     forecast = json.loads(capsys.readouterr().out)["forecast"]
     assert forecast["seconds"] > 0
     assert any("24 block" in line for line in forecast["assumptions"])
+
+
+def test_what_a_run_will_not_write_is_said_before_it_is_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    run_file, out = write_mini(tmp_path), tmp_path / "out"
+    answers = load(run_file).plan.draws
+
+    def planned() -> tuple[dict[str, Any], str]:
+        assert guarded(cli, ["plan", str(run_file), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["forecast"]["measurements"]
+        for more in ([], ["--full"]):
+            assert guarded(cli, ["plan", str(run_file), *more]) == 0
+            assert f"measurements: {found['text']}" in capsys.readouterr().out
+        return found, found["text"]
+
+    found, said = planned()
+    assert (found["stored"], found["answers"]) == ("full", answers)
+    assert said.startswith(f"all {answers:,} noisy answers")
+
+    monkeypatch.setattr(opendas.runs.options, "FULL_UP_TO", answers - 1)
+    found, said = planned()
+    assert found["stored"] == "used"
+    for word in ("--measurements full", "opendas measure --resume", "--keep-key", f"of {answers:,}"):
+        assert word in said
+    charge, before = Act.charge, []
+
+    def charged(self: Act, *given: object) -> object:
+        before.append(" ".join(capsys.readouterr().err.split()))
+        return charge(self, *given)
+
+    monkeypatch.setattr(Act, "charge", charged)
+    assert guarded(cli, ["run", str(run_file), "--out", str(out)]) == 0
+    assert said in before[0], "nothing is spent yet"
+    (certified,) = json.loads((out / "release" / "certificate.json").read_text())["runs"]
+    assert certified["measurements"] == "used", "what was said is what was done"
 
 
 def test_watching_ends_with_the_run(tmp_path: Path, capsys: Capture) -> None:

@@ -112,6 +112,9 @@ FORECAST = Forecast(
     memory_mb=900.0,
     output_mb=20.0,
     scratch_mb=5.5,
+    answers=7,
+    full=True,
+    full_mb=0.1,
     workers=2,
     assumptions=("guessed",),
 )
@@ -140,6 +143,7 @@ def test_a_forecast_is_shown_and_the_time_left_of_each_stage(kind: type[io.Strin
         "reading ...",
         "reading: 10 s",
         "expected: 900 MB of memory, 26 MB of disk",
+        f"measurements: {FORECAST.measurements}",
         "warning: memory is short.",
         "estimating tract: 0 of 200 (0 %)",
         "estimating tract: 100 of 200 (50 %), 25 s left",

@@ -198,6 +198,7 @@ class Progress:
         self._stream.write(
             f"expected: {size_text(forecast.memory_mb)} of memory, {size_text(disk)} of disk\n"
         )
+        self._stream.write(f"measurements: {forecast.measurements}\n")
         for warning in warnings:
             self._stream.write(f"warning: {warning}\n")
         self._stream.flush()

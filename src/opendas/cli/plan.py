@@ -95,6 +95,7 @@ def _show_summary(plan: dict[str, Any]) -> None:
         time = "time not predicted" if seconds is None else f"about {duration(seconds)} to estimate"
         memory, disk = size_text(forecast["memory_mb"]), size_text(forecast["disk_mb"]["outputs"])
         click.echo(f"needs:        {time}, {memory} of memory, {disk} of disk; {forecast['workers']} workers")
+        click.echo(f"measurements: {forecast['measurements']['text']}")
     found = len(plan["warnings"])
     click.echo(f"warnings:     {f'{found}, above' if found else 'none'}")
 
@@ -132,6 +133,7 @@ def _show_plan(plan: dict[str, Any]) -> None:
         click.echo()
         for line in _forecast(plan["forecast"]):
             click.echo(line)
+        click.echo(f"measurements: {plan['forecast']['measurements']['text']}")
 
 
 def _percent(row: dict[str, Any]) -> dict[str, Any]:

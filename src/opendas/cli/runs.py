@@ -158,7 +158,7 @@ def _ask_about_runs_beside(run: Run, run_file: Path, out: Path) -> None:
     PrivacyError
         If the answer is no. Where nobody can be asked, the command says so and goes on.
     """
-    from opendas.runs.act import runs_beside
+    from opendas.runs.act import left_out, runs_beside
 
     product = run.product.name
     if (out / "state" / product / "run.json").is_file():
@@ -170,11 +170,13 @@ def _ask_about_runs_beside(run: Run, run_file: Path, out: Path) -> None:
         known = state.result or {}
         loss = next((f", {name} {known[name]}" for name in ("rho", "epsilon") if known.get(name)), "")
         message(f"{folder} holds a run of {product} on the same files already{loss}.")
+        rest = left_out(folder, state)
+        if rest:
+            message(rest)
     first = next(iter(found))
     message(
-        "A second run spends budget on the same people again, and the losses add up. These spend nothing:\n"
-        f"  opendas measure {run_file} --out {first} --resume    measurements that the run left out\n"
-        f"  opendas run {run_file} --out {first} --resume        its result"
+        "A second run spends budget on the same people again, and the losses add up. This returns the result "
+        f"and spends nothing:\n  opendas run {run_file} --out {first} --resume"
     )
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         message(f"Nobody can be asked here: the run in {out} goes on.")

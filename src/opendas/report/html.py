@@ -17,7 +17,7 @@ from opendas.privacy.zcdp import Account
 from opendas.report import views
 from opendas.report.facts import RunFacts
 from opendas.report.guarantee import STAMP_MEANING, guarantees, limits
-from opendas.report.opening import guess_picture, opening
+from opendas.report.opening import guess_picture, has_replicates, opening
 from opendas.report.pictures import (
     POWER_LEVELS,
     Curve,
@@ -176,6 +176,7 @@ def report_html(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest
                 for file in certificate["files"]
                 if file["path"].startswith("tables/") and "_intervals." in file["path"]
             ],
+            replicated=has_replicates(certificate["files"]),
             digest=digest,
             level_head=views.LEVEL_HEAD,
             entity_head=views.ENTITY_HEAD,

@@ -14,7 +14,7 @@ from opendas.report.facts import RunFacts
 from opendas.report.pictures import POWER_LEVELS, WIDTH, closed, line, opened, rect, text
 from opendas.report.views import invariant_words, loss_words, plural
 
-__all__ = ["guess_bound", "guess_picture", "opening"]
+__all__ = ["guess_bound", "guess_picture", "has_replicates", "opening"]
 
 
 def guess_bound(run: RunFacts) -> float | None:
@@ -68,9 +68,14 @@ def _exact(runs: Sequence[RunFacts]) -> str:
     return f"{listed[0].upper()}{listed[1:]}. What is exact is not protected."
 
 
+def has_replicates(files: Sequence[Mapping[str, Any]]) -> bool:
+    """Say whether replicates are among the files of a certificate."""
+    return any(str(file["path"]).startswith("replicates/") for file in files)
+
+
 def _errors(runs: Sequence[RunFacts], files: Sequence[Mapping[str, Any]]) -> str:
     said = "Counts carry noise unless they follow from exact ones or from the public frame. "
-    if any(str(file["path"]).startswith("replicates/") for file in files):
+    if has_replicates(files):
         return f"{said}This release holds replicates: opendas margin gives the error of each count."
     return f"{said}The command opendas replicates measures how far published counts err."
 

@@ -29,7 +29,7 @@ from opendas.runs.progress.log import RunLog, log_path
 from opendas.runs.workspace import RunState, Workspace, read_state
 from opendas.version import __version__, issue_date
 
-__all__ = ["Act", "Charged", "Identified", "Planned", "open_act", "runs_beside"]
+__all__ = ["Act", "Charged", "Identified", "Planned", "left_out", "open_act", "runs_beside"]
 
 O = TypeVar("O", bound=ActOptions)  # noqa: E741
 Issue = Callable[[Mapping[str, Any], KeyCustody], None]
@@ -143,9 +143,9 @@ class Act(Generic[O]):
         if self.earlier is not None and not self.options.resume:
             raise ConfigError(
                 f"{self.product} was run in {self.space.out} already. With --resume the same command "
-                "finishes it or returns its result, and opendas measure --resume writes the measurements "
-                "that it left out: neither spends budget. A run in another output folder spends its "
-                "budget again."
+                "finishes it or returns its result, and spends nothing. "
+                f"{left_out(self.space.out, self.earlier)}A run in another output folder spends its budget "
+                "again."
             )
 
     @property
@@ -407,6 +407,27 @@ def _changed_when(inputs: Iterable[Path | str]) -> dict[str, int | None]:
         files = sorted(given.rglob("*")) if given.is_dir() else [given]
         found |= {path.name: path.stat().st_mtime_ns for path in files if path.is_file()}
     return found
+
+
+def left_out(out: Path, state: RunState) -> str:
+    """Say how the measurements that a run left out can still be had; nothing where it left none out.
+
+    Parameters
+    ----------
+    out : Path
+        Its output folder.
+    state : RunState
+    """
+    known = state.result or {}
+    if known.get("measurements") != "used":
+        return ""
+    stored = (out / "confidential" / "keys" / f"{state.product}.key").exists()
+    if stored or state.seed is not None or known.get("key") == KeyCustody.ELSEWHERE:
+        return (
+            f"opendas measure RUN.toml --out {out} --resume writes the measurements that it left out, with "
+            "the same noise and no further charge. "
+        )
+    return "The measurements that it left out are lost, since its key is destroyed. "
 
 
 def runs_beside(out: Path, product: str, inputs: Iterable[Path | str]) -> dict[Path, RunState]:

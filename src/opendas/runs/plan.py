@@ -26,6 +26,7 @@ from opendas.privacy.zcdp import Account
 from opendas.readers.row_readers import RowReader
 from opendas.report.facts import NoiseRow
 from opendas.runs.facts import noise_rows
+from opendas.runs.options import RunOptions
 from opendas.runs.progress.forecast import Forecast, forecast_run, measure_small_run
 from opendas.runs.run import Run
 from opendas.runs.simulated.sparse import sparse_warning
@@ -182,7 +183,8 @@ def make_plan(run: Run, records: float | None = None) -> PlanTable:
 
     def forecast() -> Forecast:
         seconds = measure_small_run(run)
-        return forecast_run(plan, run.resolved.estimator, workers, geounit_seconds=seconds)
+        full = RunOptions().stored(plan, run.resolved.estimator) == "full"
+        return forecast_run(plan, run.resolved.estimator, workers, full=full, geounit_seconds=seconds)
 
     def tried() -> Tried:
         trial = Trial.of(run, records)

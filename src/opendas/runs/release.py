@@ -46,7 +46,7 @@ from opendas.privacy.exact import format_fraction
 from opendas.readers.frame.official import official_areas
 from opendas.report.certificate import load_pages, read_runs
 from opendas.report.facts import RunFacts
-from opendas.runs.act import Act, Charged, open_act
+from opendas.runs.act import Act, Charged, left_out, open_act
 from opendas.runs.config.released import released_toml
 from opendas.runs.facts import estimated_facts, issue_certificate, measured_facts
 from opendas.runs.options import RunOptions
@@ -301,10 +301,8 @@ def _check_wanted(act: Act[RunOptions], run: Run) -> None:
     """Refuse to return a finished run as if it had the measurements or microdata that are asked for."""
     known = (act.earlier.result if act.earlier is not None else None) or {}
     if act.options.measurements == "full" and known.get("measurements") != "full":
-        raise ConfigError(
-            f"{act.product} was finished with the measurements that estimation used; "
-            "opendas measure --resume writes all of them, with the same noise and no further charge."
-        )
+        rest = "" if act.earlier is None else left_out(act.space.out, act.earlier)
+        raise ConfigError(f"{act.product} was finished with the measurements that estimation used. {rest}")
     folder = act.space.release / "mdf" / run.product.layout
     if act.options.mdf_format == "pipe" and any(folder.glob("*.parquet")):
         raise ConfigError(

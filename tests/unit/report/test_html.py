@@ -121,6 +121,23 @@ def test_report_says_what_was_released_and_how_far_off(persons: RunFacts, units:
         assert part in words
 
 
+def test_the_noise_of_single_measurements_is_not_offered_as_the_error_of_the_counts(
+    persons: RunFacts,
+) -> None:
+    page = made(persons)
+    shown, folded = page.split("<details><summary>The noise of single measurements", 1)
+    for of_noise in ("±147", "by its own measurements", "Margin of one measured answer"):
+        assert of_noise not in shown
+        assert of_noise in folded.split("</details>")[0]
+    assert "opendas replicates OUT" in shown
+    assert "opendas margin OUT" not in shown
+    files = [ReleasedFile("replicates/pl94-persons.parquet", 1234, "ab" * 32)]
+    certificate = build_certificate([persons], files, version="1", commit="-", issued="2021-04-01")
+    assert "opendas margin OUT" in report_html(certificate, [persons], DIGEST).decode().split("<details>")[0]
+    alone = dataclasses.replace(persons, families=0, records=0, estimator="none (measurements only)")
+    assert "<details open><summary>The noise of single" in made(alone)
+
+
 def test_stamps_are_shown_only_where_they_apply(persons: RunFacts, units: RunFacts) -> None:
     assert 'class="stamp"' not in made(units)
     stamped = made(dataclasses.replace(persons, stamps=(NOT_FOR_RELEASE,)))

@@ -99,7 +99,8 @@ class Answers:
         """
         if self.cells is not None:
             raise FormatError(
-                "this file holds only the answers that the estimate used; opendas measure writes all of them."
+                "this file holds only the answers that the estimate used; opendas measure --resume writes "
+                "all of them, if the run kept its key."
             )
         return self.values.reshape(len(self), int(self.offsets[1]) if len(self) else 0)
 

@@ -81,6 +81,12 @@ class Forecast:
         Of all processes together.
     output_mb, scratch_mb : float
         Disk space of files that stay, and of files that are removed at the end.
+    answers : int
+        Noisy answers of all query groups at all geounits.
+    full : bool
+        Whether the run writes them all, not only those that its estimate used.
+    full_mb : float
+        Disk space of all of them.
     workers : int
     assumptions : tuple of str
     """
@@ -90,6 +96,9 @@ class Forecast:
     memory_mb: float
     output_mb: float
     scratch_mb: float
+    answers: int
+    full: bool
+    full_mb: float
     workers: int
     assumptions: tuple[str, ...]
 
@@ -97,6 +106,18 @@ class Forecast:
     def seconds(self) -> float | None:
         """The whole estimate, None where it was not measured."""
         return sum(self.steps.values()) if self.steps else None
+
+    @property
+    def measurements(self) -> str:
+        """What becomes of the noisy answers: of those left out, a run that destroyed its key has no more."""
+        size = f"{self.answers:,} noisy answers, about {size_text(self.full_mb)}"
+        if self.full:
+            return f"all {size}, are written"
+        return (
+            f"of {size}, the run writes those that its estimate uses. opendas interval needs them all: "
+            "opendas run --measurements full writes them, and opendas measure --resume later, free of "
+            "budget, only while the key is kept (--keep-key)"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the forecast as part of the answer of ``opendas plan --json``."""
@@ -106,6 +127,12 @@ class Forecast:
             "peak_rss_mb": round(self.peak_rss_mb),
             "memory_mb": round(self.memory_mb),
             "disk_mb": {"outputs": round(self.output_mb, 1), "scratch": round(self.scratch_mb, 1)},
+            "measurements": {
+                "stored": "full" if self.full else "used",
+                "answers": self.answers,
+                "full_mb": round(self.full_mb, 1),
+                "text": self.measurements,
+            },
             "workers": self.workers,
             "assumptions": list(self.assumptions),
         }
@@ -154,19 +181,19 @@ def forecast_run(
     if plan.product.schema.size > TIMED_CELLS:
         leaf_output = leaf_scratch = LARGE_OUTPUT
     output = 0.2 + (leaves * leaf_output / 2**20 if estimates else 0.0)
+    full_mb = plan.draws * (0.14 + 0.00035 * cells) / 2**20
     if full:
         main += 6 + 0.085 * cells
-        answers = sum(
-            sizes[level.geolevel] * sum(planned.query.size for planned in level.queries)
-            for level in plan.levels
-        )
-        output += answers * (0.14 + 0.00035 * cells) / 2**20
+        output += full_mb
     return Forecast(
         steps,
         main + task if alone else max(main, WORKER_MB + task),
         main + task if alone else main + workers * (WORKER_MB + task),
         output,
         leaves * leaf_scratch / 2**20 if estimates else 0.0,
+        plan.draws,
+        full,
+        full_mb,
         workers,
         tuple(_assumptions(plan, estimator, workers, cores, measured=bool(steps))),
     )
