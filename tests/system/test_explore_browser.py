@@ -95,8 +95,11 @@ def visit(browser: Any, address: str) -> Iterator[Visit]:
 def test_a_slider_is_answered_and_the_link_brings_it_back(visit: Visit) -> None:
     page = visit.go("/")
     before = page.locator("#answers").inner_text()
+    assert "one measured answer" not in before, "the noise of single measurements is folded away"
+    page.get_by_text("The noise of single measurements").click()
+    assert "90 % margin of one measured answer" in page.locator("#answers").inner_text()
     visit.slider("a.l5").fill("0.5")
-    visit.status("block group ±5")
+    visit.status("standard error of one detailed count: county 5.47, tract 3.53, block group 2.")
     assert visit.field("a.l5").input_value() == "0.5"
     assert page.locator("#answers").inner_text() != before
     assert "Sum: 1" in visit.field("a.l-sum").inner_text()

@@ -185,17 +185,19 @@ class BudgetPage(Page[BudgetAnswers]):
         return replace(answer, more={"exact": bounds})
 
     def plan_summary(self, found: BudgetAnswers) -> str:
-        """Say loss, epsilon and the margins of one detailed count at the lowest levels above the leaves."""
+        """Say loss, epsilon and the expected errors of one detailed count at the lowest levels above leaves.
+
+        Not the noise of its one measurement, which is wider than the error of an estimate from all of them.
+        """
         loss = decimal(found.budget.total)
         cost = f"epsilon {loss}"
         if found.is_gaussian:
             cost = f"rho {loss}, epsilon {found.whole.epsilon['cks']:.2f} (cks)"
-        margins = [
-            f"{words(level)} \u00b1{cell.most:,}"
+        errors = [
+            f"{words(level)} {error_text(found.cells[level, 'detailed'].expected)}"
             for level in list(found.budget.geolevels)[:-1]
-            if (cell := found.cells[level, "detailed"]).most is not None
         ]
-        return f"{cost}. 90 % margin of one detailed count: {', '.join(margins[-3:]) or 'none measured'}."
+        return f"{cost}. Expected standard error of one detailed count: {', '.join(errors[-3:])}."
 
     def form_context(self, answer: BudgetAnswer) -> dict[str, Any]:
         """Return what the template of the form shows."""
