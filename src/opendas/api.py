@@ -764,7 +764,7 @@ def _truth_beside(releases: Sequence[Release], truth: Run, ledger: str | Path | 
     """Read the truth that releases are judged by, and enter the reading into the account of each."""
     from opendas.custody.account import EVALUATE
     from opendas.engines.truth import input_tag
-    from opendas.runs.account import note_reading
+    from opendas.runs.account import note_reading, tagger_of
     from opendas.runs.facts import refresh_certificate
 
     name = truth.product.name
@@ -778,7 +778,7 @@ def _truth_beside(releases: Sequence[Release], truth: Run, ledger: str | Path | 
             raise ConfigError(
                 "the release and the input have different leaves; give the run file it was made with."
             )
-    tagger = truth.input_tagger(lambda key: input_tag(key, data.histogram))
+    tagger = tagger_of(truth, lambda key: input_tag(key, data.histogram))
     outs = [None if release.folder == release.path else release.path for release in releases]
     for out in outs or [None]:
         note_reading(EVALUATE, tagger, out=out, product=name, ledger=_path(ledger))
@@ -878,10 +878,10 @@ def swap(
     """
     from opendas.comparison.swapping import Swap, write_swapped
     from opendas.custody.account import EXACT
-    from opendas.runs.account import note_reading
+    from opendas.runs.account import note_reading, tagger_of
 
     chosen = Swap(**parameters)
-    note_reading(EXACT, run.input_tagger(), product=run.product.name, ledger=_path(ledger))
+    note_reading(EXACT, tagger_of(run), product=run.product.name, ledger=_path(ledger))
     return write_swapped(run, Path(to), chosen, seed)
 
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from typing import Protocol
 
 from opendas.custody.account import PUBLISH, AccountFacts, account_of, selection_of
 from opendas.custody.books import Book, book_of, file_tags, known_books
 from opendas.custody.ledger import Ledger
 from opendas.custody.ledger_lines import LedgerAct
 from opendas.custody.run_key import RunKey
+from opendas.engines.truth import input_tag
 from opendas.errors import ConfigError, PrivacyError
+from opendas.readers.base import InputData
 from opendas.runs.workspace import book_in, read_state
 
 __all__ = [
@@ -29,6 +32,7 @@ __all__ = [
     "ledger_of",
     "note_publication",
     "note_reading",
+    "tagger_of",
 ]
 
 
@@ -61,6 +65,33 @@ class InputTagger:
         """Return the tags under a key."""
         table = () if self._table is None else (self._table(key),)
         return (*file_tags(key, self._digests), *table)
+
+
+class RecordsInput(Protocol):
+    """A run, as far as its input goes."""
+
+    @property
+    def input_files(self) -> tuple[Path | str, ...]:
+        """Where the records are read from."""
+        ...
+
+    def read(self) -> InputData:
+        """Read the records."""
+        ...
+
+
+def tagger_of(run: RecordsInput, table: Callable[[RunKey], str] | None = None) -> InputTagger:
+    """Return what tags the input of a run under the keys of books.
+
+    Parameters
+    ----------
+    run : Run
+    table : callable(key), optional
+        Tags the table; by default it is read again for that.
+    """
+    files = (each for each in run.input_files if isinstance(each, Path))
+    whole = cache(lambda: run.read().histogram)
+    return InputTagger(files, table or (lambda key: input_tag(key, whole())))
 
 
 def find_book(tagger: InputTagger, books: Sequence[Book] | None = None) -> Book | None:

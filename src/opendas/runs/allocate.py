@@ -32,7 +32,7 @@ from opendas.geography.recipe import build_spine
 from opendas.geography.spine import Spine
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.readers.base import FRAME_FROM_RECORDS
-from opendas.runs.account import InputTagger, note_reading
+from opendas.runs.account import InputTagger, note_reading, tagger_of
 from opendas.runs.config.released import toml_key, toml_value
 from opendas.runs.config.words import checked_line, nearest
 from opendas.runs.run import Run
@@ -155,7 +155,7 @@ def allocate_for_run(
             )
         source = checked_line(source, "source")
         if stand_in is not None or ledger is not None:
-            read = InputTagger(()) if stand_in is None else stand_in.input_tagger()
+            read = InputTagger(()) if stand_in is None else tagger_of(stand_in)
             note_reading(ALLOCATE, read, product=run.product.name, ledger=ledger)
         pairs = _with_counts(pairs, prior.levels if prior is not None else _stand_in_levels(run, stand_in))
     elif source is not None:

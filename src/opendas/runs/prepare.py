@@ -24,6 +24,7 @@ from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.relations import Neighbours
 from opendas.readers.base import InputData, ReaderSpec, SelectionKeys
+from opendas.runs.account import tagger_of
 from opendas.runs.act import Act, Charged, Planned
 from opendas.runs.options import RunOptions
 from opendas.runs.progress.forecast import check_room, forecast_run
@@ -239,7 +240,7 @@ def charge_run(act: Act[RunOptions], planned: PlannedRun) -> Charged:
     planned_with = replace(planned_act(run), exact=(*published_exactly(run.product), *data.declared))
     # What is counted of units of several records depends on the key: a book knows an input by all its rows.
     counted = counts.tag if run.resolved.reader.contribution is None else None
-    act.find_account(run.input_tagger(counted))
+    act.find_account(tagger_of(run, counted))
     identified = act.identify(planned_with, counts.tag)
     findings = (*data.findings, *counts.findings)
     if findings:

@@ -6,10 +6,10 @@ import copy
 import hashlib
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,7 @@ from opendas.budget.resolve import resolve_budget
 from opendas.constraints.table import ConstraintTable, invariant_geolevels
 from opendas.custody.account import PLAN
 from opendas.custody.books import known_books
-from opendas.custody.run_key import RunKey
 from opendas.custody.stamps import DOMAIN_FROM_RECORDS
-from opendas.engines.truth import input_tag
 from opendas.errors import ConfigError, PrivacyError
 from opendas.files.release_folder import is_estimated, tie_to
 from opendas.geography.bypass import LARGEST_FAMILY, bypass_general, bypass_only_children
@@ -36,7 +34,7 @@ from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.exact import format_fraction
 from opendas.readers.base import InputData, MemoryTable, Reader
 from opendas.readers.registry import make_reader
-from opendas.runs.account import InputTagger, note_reading
+from opendas.runs.account import note_reading, tagger_of
 from opendas.runs.config.load import load_run_file, parse_document
 from opendas.runs.config.model import BudgetSection, RunFile, RunSection
 from opendas.runs.config.product_file import declare_product
@@ -201,18 +199,6 @@ class Run:
         spec = self.resolved.reader
         local = (each for each in (*spec.paths, *spec.unit_records) if isinstance(each, Path))
         return (*local, *map(str, spec.remote.paths))
-
-    def input_tagger(self, table: Callable[[RunKey], str] | None = None) -> InputTagger:
-        """Return what tags the input under the keys of books.
-
-        Parameters
-        ----------
-        table : callable(key), optional
-            Tags the table; by default it is read again for that.
-        """
-        files = (each for each in self.input_files if isinstance(each, Path))
-        whole = cache(lambda: self.read().histogram)
-        return InputTagger(files, table or (lambda key: input_tag(key, whole())))
 
     def changed(self, **parts: Any) -> Run:
         """Return the run with parts of what was resolved replaced, such as product or budget."""
@@ -438,7 +424,7 @@ def load(
     if known_books() and run.needs_records():
         # What planning shows of them, which leaves are populated for instance, is published with a release on
         # that frame: it counts as a reading, and not as a choice by the truth.
-        note_reading(PLAN, found.input_tagger(), product=run.product.name)
+        note_reading(PLAN, tagger_of(found), product=run.product.name)
     return found
 
 

@@ -1,4 +1,4 @@
-"""A table of a release, in the frame library of whoever reads it."""
+"""A table of a release, in the frame library that its reader uses."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from opendas.errors import ConfigError, EstimationError
 from opendas.metrics.errors import levels_of
 from opendas.privacy.exact import format_fraction
 from opendas.readers.base import FRAME_FROM_RECORDS
-from opendas.runs.account import note_reading
+from opendas.runs.account import note_reading, tagger_of
 from opendas.runs.config.model import BUILT_IN_PRODUCTS
 from opendas.runs.config.released import toml_document
 from opendas.runs.config.words import checked_line
@@ -206,7 +206,7 @@ def tune(run: Run, targets: Path | Sequence[Target], settings: Settings) -> Tuni
     """
     if isinstance(targets, Path):
         targets = load_targets(targets, run.product, levels_of(run.frame, entities=True))
-    note_reading(TUNE, run.input_tagger(), product=run.product.name, ledger=settings.ledger)
+    note_reading(TUNE, tagger_of(run), product=run.product.name, ledger=settings.ledger)
     simulator = Simulator(run, targets, workers=settings.workers)
     memory = Memory(settings.memory, _belongs(run, targets) if settings.memory is not None else "")
     judge = Judge(simulator, range(settings.runs), memory, settings.most, settings.tell)

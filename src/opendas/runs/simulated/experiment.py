@@ -30,7 +30,7 @@ from opendas.metrics.errors import level_errors, levels_of
 from opendas.metrics.statistics import summary
 from opendas.privacy.exact import format_fraction
 from opendas.readers.base import MemoryTable
-from opendas.runs.account import note_reading
+from opendas.runs.account import note_reading, tagger_of
 from opendas.runs.run import Run
 from opendas.runs.simulated.simulation import Simulation
 from opendas.schema.histogram import Histogram
@@ -229,7 +229,7 @@ def run_experiment(
     variants = experiment.variants(run)
     seeds = list(dict.fromkeys(experiment.seeds))
     finished = _Finished(state, "" if state is None else _belongs(run, entities=entities))
-    note_reading(EXPERIMENT, run.input_tagger(), product=run.product.name, ledger=ledger)
+    note_reading(EXPERIMENT, tagger_of(run), product=run.product.name, ledger=ledger)
     data = run.read()
     geolevels = levels_of(data.frame, entities=entities)
     workers = workers or default_workers()
