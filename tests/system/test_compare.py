@@ -187,6 +187,22 @@ def test_the_summaries_are_those_of_a_slow_count(made: Path) -> None:
         assert white[0]["mean_difference"] == pytest.approx(
             sum(own["P0020005"][0] - own["P0020005"][1] for own in cells.values()) / len(cells)
         )
+        groups = ["P0020002", *(f"P00200{number:02}" for number in range(5, 12))]
+        mixed = {
+            code: 1 - sum((own[name][1] / own["P0020001"][1]) ** 2 for name in groups)
+            if own["P0020001"][1]
+            else 0.0
+            for code, own in cells.items()
+        }
+        classes = here("diversity")
+        assert sum(row["geounits"] for row in classes) == len(cells)
+        codes = iter(sorted(mixed, key=mixed.__getitem__))
+        for row in classes:  # in order of diversity, each class has the next geounits
+            inside = [next(codes) for _ in range(row["geounits"])]
+            moved = [total[code][0] - total[code][1] for code in inside]
+            assert row["mean_difference"] == pytest.approx(sum(moved) / len(moved))
+            assert row["mean_abs_difference"] == pytest.approx(sum(map(abs, moved)) / len(moved))
+        assert [row["quintile"] for row in classes][-1].endswith("5")
 
 
 def test_urban_and_rural_are_told_apart_where_the_header_does(made: Path, tmp_path: Path) -> None:

@@ -16,7 +16,14 @@ from opendas.comparison.sources import Common
 from opendas.geography.frame import Grouping
 from opendas.metrics.aggregate import as_sparse, difference, summed
 from opendas.metrics.errors import LevelErrors, population_bins
-from opendas.metrics.race_groups import GROUPS, adults, group_counts, has_groups
+from opendas.metrics.race_groups import (
+    GROUPS,
+    adults,
+    blau_index,
+    group_counts,
+    has_groups,
+    quintile_classes,
+)
 
 __all__ = ["LARGEST", "summaries"]
 
@@ -53,7 +60,7 @@ def summaries(
         found["urban_rural"] = []
     groups = has_groups(common.product)
     if groups:
-        found |= {"majority_minority": [], "shares": []}
+        found |= {"majority_minority": [], "shares": [], "diversity": []}
     *others, reference = common.estimates
     schema = common.product.schema
     bases: dict[str, Bools | None] = {"total": None}
@@ -78,6 +85,7 @@ def summaries(
                 found["urban_rural"].append(head | _urban(level, urban))
             if races is not None:
                 found["shares"] += [head | row for row in _shares(*races)]
+                found["diversity"] += [head | row for row in _diversity(level, races[0])]
             for base, keep in bases.items() if groups else ():
                 truth = group_counts(level.truth, schema, keep)
                 changed = truth + group_counts(level.error, schema, keep)
@@ -111,6 +119,25 @@ def _bias(level: LevelErrors, races: tuple[Ints, Ints] | None) -> Iterator[dict[
                 "mean_difference": int(moved.sum()) / units,
                 "mean_abs_difference": int(np.abs(moved).sum()) / units,
                 "percent": 100 * int(moved.sum()) / held if held else None,
+            }
+
+
+def _diversity(level: LevelErrors, races: Ints) -> Iterator[dict[str, Any]]:
+    """Yield mean differences of the total by quintile of the reference's Blau index.
+
+    Notes
+    -----
+    TopDown paper, section 9, Table 13.
+    """
+    quintiles, of_unit = quintile_classes(blau_index(races))
+    for number, quintile in enumerate(quintiles):
+        moved = level.total_error[of_unit == number]
+        if len(moved):
+            yield {
+                "quintile": quintile,
+                "geounits": len(moved),
+                "mean_difference": int(moved.sum()) / len(moved),
+                "mean_abs_difference": int(np.abs(moved).sum()) / len(moved),
             }
 
 

@@ -407,6 +407,8 @@
     const row = (name) => (r) => [name(r), whole(r.geounits), signedDecimal(r.mean_difference), decimal(r.mean_abs_difference), signedDecimal(r.percent, 3)];
     if (overall.length > 1) found.push(table("Bias by race and origin", head, overall.map(row((r) => group(r.group)))));
     found.push(table("Bias of the total by size", head, bias.filter((r) => r.group === "total" && r.size !== null).map(row((r) => r.size))));
+    const diversity = here(product.diversity);
+    if (diversity.length) found.push(table("Bias of the total by diversity (quintiles of the Blau index; 1: nearly all of one group)", ["", "Areas", "Mean difference", "Mean absolute"], diversity.map((r) => [r.quintile, whole(r.geounits), signedDecimal(r.mean_difference), decimal(r.mean_abs_difference)])));
     const largest = here(product.largest_changes);
     if (largest.length) found.push(table("Largest differences of the total", ["", "Count", "Was", "Difference", "Per cent"], largest.map((r) => [r.name, whole(r.value), whole(r.reference), signed(r.difference), signedDecimal(r.percent, 2)])));
     const flips = here(product.majority_minority);
