@@ -30,7 +30,7 @@ def generator() -> ModuleType:
 def test_there_are_notebooks() -> None:
     if not (ROOT / "examples").is_dir():
         pytest.skip("the examples are not beside the tests")
-    assert len(SOURCES) >= 4
+    assert len(SOURCES) >= 6
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
