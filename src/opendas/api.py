@@ -289,7 +289,7 @@ def experiment(
         import pandas
     except ImportError as error:
         raise EnvironmentFailure("pandas is not installed; pip install 'opendas[frames]'.") from error
-    pure = not run.resolved.mechanism.is_gaussian
+    pure = not run.resolved.mechanism.is_zcdp
     if (epsilons if not pure else rhos) is not None:
         spends = run.resolved.mechanism.loss_name
         raise ConfigError(f"the mechanism {run.resolved.mechanism} spends {spends}: give {spends}s.")

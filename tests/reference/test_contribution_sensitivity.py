@@ -110,7 +110,7 @@ def everything(plan: MeasurementPlan, leaves: int = 4) -> list[Records]:
 
 def worst(plan: MeasurementPlan, pairs: Iterator[tuple[Sequence[Record], Sequence[Record]]]) -> Fraction:
     """The largest loss of some pairs: rho, or epsilon."""
-    data, gaussian = as_data(plan), plan.budget.mechanism.is_gaussian
+    data, gaussian = as_data(plan), plan.budget.mechanism.is_zcdp
     power = 2 if gaussian else 1
     largest = max(accountant.cost(data, before, after, power) for before, after in pairs)
     return largest / 2 if gaussian else largest

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from opendas.sampling.mechanisms import find_mechanism
+
 ESTIMATOR = '''
 """Answers of the detailed query group, as they were measured, and the parent's mean where there are none."""
 
@@ -26,6 +28,48 @@ class Plain:
             return np.zeros(data.usable.shape)
         return np.tile(data.parent / len(data.usable), (len(data.usable), 1))
 '''
+
+MECHANISM = """
+'''Binomial noise: as many of 64 bits as are set, less 32, times a whole number.'''
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+
+class Binomial:
+    name = "binomial"
+    definition = "zcdp"
+    {proof}
+
+    def spends(self, rho):
+        return rho * {spends}
+
+    def times(self, rho):
+        return 1 + math.isqrt(int(1 / (2 * rho)) // 16)
+
+    def variance(self, rho):
+        return 16.0 * self.times(rho) ** 2
+
+    def margin(self, rho, confidence):
+        return 32 * self.times(rho)
+
+    def answer(self, exact, rho, words):
+        bits = np.bitwise_count(words(np.arange(len(exact)))).astype(np.int64)
+        {fault}
+        return exact + self.times(rho) * (bits - 32)
+"""
+
+
+def install_mechanism(
+    folder: Path, *, proof: str = "", version: str = "3.0", spends: str = "1", fault: str = "pass"
+) -> Path:
+    """Install the package dummy-mechanism, which offers the mechanism ``binomial``."""
+    text = MECHANISM.replace("{proof}", f"proof = {proof!r}" if proof else "")
+    text = text.replace("{spends}", spends).replace("{fault}", fault)
+    points = {"opendas.mechanisms": {"binomial": "dummy_mechanism:Binomial"}}
+    return install(folder, "dummy-mechanism", version, {"dummy_mechanism": text}, points)
 
 
 def install(
@@ -59,5 +103,6 @@ def see(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Put a folder of packages on the path of this process."""
     monkeypatch.syspath_prepend(str(folder))
     importlib.invalidate_caches()
+    find_mechanism.cache_clear()
     for path in folder.glob("*.py"):
         monkeypatch.delitem(sys.modules, path.stem, raising=False)

@@ -16,10 +16,11 @@ import opendas as od
 from opendas.cli.main import cli
 from opendas.custody.stamps import UNPROVEN_PART
 from opendas.errors import ConfigError
-from opendas.parts import ESTIMATORS, GROUPS
+from opendas.parts import ESTIMATORS, GROUPS, MECHANISMS
 from opendas.runs.options import RunOptions
 from opendas.runs.release import release
 from opendas.runs.run import load
+from opendas.sampling.mechanisms import OWN_MECHANISMS
 from opendas.topdown.estimators import OURS, find_estimator
 from opendas.topdown.model import OWN_ESTIMATORS
 
@@ -166,6 +167,8 @@ def test_our_own_parts_are_declared_as_those_of_others_are() -> None:
     points = tomllib.loads(project.read_text())["project"]["entry-points"]
     assert set(points) <= set(GROUPS)
     assert set(points[ESTIMATORS]) == set(OURS) == set(OWN_ESTIMATORS)
-    for name, where in points[ESTIMATORS].items():
-        module, _, kind = where.partition(":")
-        assert (type(OURS[name]).__module__, type(OURS[name]).__name__) == (module, kind)
+    assert set(points[MECHANISMS]) == set(OWN_MECHANISMS)
+    for group, ours in ((ESTIMATORS, OURS), (MECHANISMS, OWN_MECHANISMS)):
+        for name, where in points[group].items():
+            module, _, kind = where.partition(":")
+            assert (type(ours[name]).__module__, type(ours[name]).__name__) == (module, kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
@@ -15,10 +16,16 @@ from support.noise import draw
 from opendas.errors import BudgetError
 from opendas.geography.spine import Shares, Spine
 from opendas.measurement import noisy
+from opendas.measurement.answered import AnsweredMeasurements, are_answered
 from opendas.measurement.family import PartialSource
+from opendas.measurement.invariants import exact_answers
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
+from opendas.parts import MECHANISMS, Origin
+from opendas.privacy.relations import Mechanism
+from opendas.sampling import mechanisms
 from opendas.sampling.inverse_cdf import SamplerTable
+from opendas.sampling.mechanisms import OWN_MECHANISMS
 from opendas.sampling.noise import NoiseSource
 
 
@@ -207,3 +214,57 @@ def test_a_budget_for_an_undeclared_query_is_refused() -> None:
     product = replace(mini_product(), query_names=("total", "detailed"))
     with pytest.raises(BudgetError, match="no query group"):
         assemble(product, frame, mini_histogram(frame), queries={"kind": Fraction(1)})
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+def test_our_mechanisms_keep_the_contract_of_those_of_others(run, mechanism) -> None:
+    """Geounit by geounit, from words of the same addresses, they give the bytes of the fast path."""
+    budget = replace(run.plan.budget, mechanism=mechanism)
+    plan = MeasurementPlan(run.product, run.spine, budget)
+    levels = measured_levels(plan)
+    tables = {n: run.counts.aggregate(run.spine.leaf_starts(n)) for n in range(3)}
+    noise, part = NoiseSource(KEY), OWN_MECHANISMS[mechanism.value]
+    full = NoisyMeasurements(levels, tables, dict.fromkeys(tables, 0), noise)
+    for number, level in enumerate(levels):
+        geounits = len(run.spine.levels[number])
+        exact = [run.product.workload.group(query.name) for query in level.queries]
+        for query, group, drawn in zip(level.queries, exact, full.full(number, 0, geounits), strict=True):
+            law = query.noise[0]
+            loss = 1 / law.parameter / (2 if mechanism.is_zcdp else 1)
+            truth = exact_answers(group, tables[number])
+            for unit in range(geounits):
+                words = noise.words_at(number, unit, query.address)
+                assert np.array_equal(part.answer(truth[unit], loss, words), drawn[unit])
+            assert part.spends(loss) == loss
+            assert part.variance(loss) == law.variance
+            assert part.margin(loss, Fraction(9, 10)) == law.margin(Fraction(9, 10))
+
+
+def test_a_mechanism_of_another_package_is_read_as_ours_are(run, monkeypatch) -> None:
+    """Families and whole levels, bypassed geounits too: what ours would draw, if it is ours that draws."""
+    found = OWN_MECHANISMS["discrete-gaussian"], Origin(MECHANISMS, "twin", "p", "1")
+    monkeypatch.setattr(mechanisms, "find_mechanism", lambda _: found)
+    stated = Mechanism("zcdp:twin (p 1)")
+    assert Mechanism(pickle.loads(pickle.dumps(stated))) == stated
+    blocks = Shares.of([Fraction(0) if i < 4 else Fraction(1) for i in range(24)], np.arange(24))
+    towns = Shares.of([Fraction(2) if i == 0 else Fraction(1) for i in range(6)], np.arange(6))
+    spine = Spine(run.spine.levels, run.spine.leaf_order, (None, towns, blocks))
+    tables = {n: run.counts.aggregate(spine.leaf_starts(n)) for n in range(3)}
+    sources = []
+    for mechanism in (Mechanism.DISCRETE_GAUSSIAN, stated):
+        budget = replace(run.plan.budget, mechanism=mechanism)
+        levels = measured_levels(MeasurementPlan(run.product, spine, budget))
+        assert are_answered(levels) == (mechanism is stated)
+        kind = AnsweredMeasurements if are_answered(levels) else NoisyMeasurements
+        sources.append(kind(levels, tables, dict.fromkeys(tables, 0), NoiseSource(KEY)))
+    ours, theirs = sources
+    for number, (first, children, size) in enumerate([(0, 1, 1), (0, 6, 6), (2, 5, 24)]):
+        for one, other in zip(ours.full(number, 0, size), theirs.full(number, 0, size), strict=True):
+            assert np.array_equal(one, other)
+        for support in (np.array([0, 4, 8], np.int32), np.arange(9, dtype=np.int32)):
+            one, other = (each.family(number, first, children, support) for each in sources)
+            assert np.array_equal(one.precision, other.precision)
+            for left, right in zip(one.queries, other.queries, strict=True):
+                assert left.variance == right.variance
+                for field in ("rows", "compact", "values"):
+                    assert np.array_equal(getattr(left, field), getattr(right, field))

@@ -89,6 +89,7 @@ SEES_TRUTH_OR_KEY = (
     "opendas.readers",
     "opendas.custody.run_key",
     "opendas.sampling.noise",
+    "opendas.measurement.answered",
     "opendas.measurement.noisy",
     "opendas.measurement.invariants",
     "opendas.metrics",
@@ -117,6 +118,7 @@ def test_what_follows_the_measurement_imports_neither_readers_nor_keys() -> None
 def test_the_modules_that_hold_a_key_are_these() -> None:
     assert importers("NoiseSource") == {
         "opendas.engines.work",
+        "opendas.measurement.answered",
         "opendas.measurement.discovery",
         "opendas.measurement.noisy",
         "opendas.phsafe.measure",
@@ -137,6 +139,7 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
         "opendas.runs.workspace",
     }
     assert importers("NoisyMeasurements") == {"opendas.engines.work"}
+    assert importers("AnsweredMeasurements") == {"opendas.engines.work"}
     assert importers("KeyedSource") == {
         "opendas.engines.warm_up",  # no key: zeros in its place, for synthetic counts
         "opendas.engines.spark.engine",
@@ -159,6 +162,7 @@ def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
         "opendas.engines.truth",  # the key of the input tag
         "opendas.runs.account",  # a book's key and the table that it tags
         "opendas.engines.work",
+        "opendas.measurement.answered",
         "opendas.measurement.noisy",
         "opendas.engines.spark.backend",
         "opendas.runs.starting.discovery",

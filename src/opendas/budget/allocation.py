@@ -13,7 +13,7 @@ from opendas.errors import BudgetError
 from opendas.privacy.exact import canonical_json, format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours, noise_distribution
 from opendas.privacy.zcdp import Account, PureAccount
-from opendas.sampling.laws import Noise
+from opendas.sampling.mechanisms import AnyNoise
 
 __all__ = ["DEFAULT_DELTA", "EVERY_OTHER", "Budget", "exact_shares"]
 
@@ -160,7 +160,7 @@ class Budget:
                 f"{', '.join(self.queries)}."
             ) from None
 
-    def distribution(self, geolevel: str, query: str, geounit_share: Fraction | None = None) -> Noise:
+    def distribution(self, geolevel: str, query: str, geounit_share: Fraction | None = None) -> AnyNoise:
         """Noise of each cell of a query group in a geounit.
 
         Parameters
@@ -195,7 +195,7 @@ class Budget:
 
     def account(self) -> Account | PureAccount:
         """What the total amounts to: an account at ``delta``, or a pure one for the discrete Laplace."""
-        if self.mechanism.is_gaussian:
+        if self.mechanism.is_zcdp:
             return Account(self.total, self.delta)
         return PureAccount(self.total)
 

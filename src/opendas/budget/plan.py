@@ -12,7 +12,8 @@ from opendas.errors import BudgetError
 from opendas.privacy.composition import WorstLoss
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Neighbours
-from opendas.sampling.laws import DiscreteGaussian, Noise
+from opendas.sampling.laws import DiscreteLaplace
+from opendas.sampling.mechanisms import AnyNoise
 
 __all__ = [
     "UNITS_OF_SEVERAL",
@@ -134,7 +135,7 @@ def plan_rows(
 def _row(budget: Budget, level: str, query: str, share: Fraction, geounits: int, cells: int) -> PlanRow:
     noise = budget.distribution(level, query, share)
     loss = budget.share(level, query, share) * budget.total
-    gaussian = budget.mechanism.is_gaussian
+    gaussian = budget.mechanism.is_zcdp
     return PlanRow(
         geolevel=level,
         query=query,
@@ -143,8 +144,8 @@ def _row(budget: Budget, level: str, query: str, share: Fraction, geounits: int,
         geounit_share=share,
         rho=loss if gaussian else None,
         epsilon=None if gaussian else loss,
-        sigma2=noise.sigma2 if isinstance(noise, DiscreteGaussian) else None,
-        scale=None if isinstance(noise, DiscreteGaussian) else noise.scale,
+        sigma2=None if isinstance(noise, DiscreteLaplace) else noise.sigma2,
+        scale=noise.scale if isinstance(noise, DiscreteLaplace) else None,
         variance=noise.variance,
         moe90=noise.margin(_CONFIDENCE),
     )
@@ -290,7 +291,7 @@ def budget_loss(budget: Budget, held: Iterable[tuple[str, str]] = ()) -> WorstLo
         raise BudgetError(UNITS_OF_SEVERAL)
     same = set(held)
     rows = 2 if budget.neighbours is Neighbours.BOUNDED else 1
-    change: dict[tuple[Noise, int], int] = {}
+    change: dict[tuple[AnyNoise, int], int] = {}
     for level, share in budget.geolevels.items():
         for query in budget.queries.get(level, {}) if share else ():
             if (level, query) not in same:

@@ -105,7 +105,7 @@ def resolve_budget(
 
 
 def _total(spec: BudgetSpec, base: Preset | None) -> Fraction:
-    given, name = (spec.rho, "rho") if spec.mechanism.is_gaussian else (spec.epsilon, "epsilon")
+    given, name = (spec.rho, "rho") if spec.mechanism.is_zcdp else (spec.epsilon, "epsilon")
     other = spec.epsilon if name == "rho" else spec.rho
     if other is not None:
         wrong = "epsilon" if name == "rho" else "rho"

@@ -60,10 +60,15 @@ _ESTIMATORS = {
     "block-by-block": "each leaf on its own (TopDown paper, Appendix A)",
 }
 
+_MECHANISMS = {
+    "discrete-gaussian": "discrete Gaussian noise under zCDP",
+    "discrete-laplace": "discrete Laplace noise under pure differential privacy",
+}
+
 
 def _everything() -> dict[str, dict[str, str]]:
     from opendas.budget.presets import preset, preset_names
-    from opendas.parts import ESTIMATORS, names_of_parts
+    from opendas.parts import ESTIMATORS, MECHANISMS, names_of_parts
 
     return {
         "products": _PRODUCTS,
@@ -72,13 +77,14 @@ def _everything() -> dict[str, dict[str, str]]:
         "spines": _SPINES,
         "engines": _ENGINES,
         "estimators": _ESTIMATORS | dict.fromkeys(names_of_parts(ESTIMATORS), "of another package"),
+        "mechanisms": _MECHANISMS | dict.fromkeys(names_of_parts(MECHANISMS), "of another package"),
     }
 
 
 @click.command("list")
 @json_option
 def list_command(as_json: bool) -> None:
-    """List products, budget presets, readers, spines, engines and estimators.
+    """List products, budget presets, readers, spines, engines, estimators and mechanisms.
 
     Example: opendas list
     """

@@ -157,7 +157,7 @@ class LedgerEntry:
         times = change.factors.get(self.unit, 0) * self.unit_factor
         if loss is None or times == 0 or (self.delta and times != 1):
             return None
-        pure = not self.mechanism.is_gaussian
+        pure = not self.mechanism.is_zcdp
         if isinstance(loss, str):
             return INFINITE, INFINITE if pure else None
         return ((times * loss) ** 2 / 2, times * loss) if pure else (times * loss, None)

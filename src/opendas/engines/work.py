@@ -14,6 +14,7 @@ from opendas.engines.truth import ExactCounts
 from opendas.engines.upward import information_of, upward_messages
 from opendas.errors import PrivacyError
 from opendas.geography.spine import Spine
+from opendas.measurement.answered import AnsweredMeasurements, are_answered
 from opendas.measurement.family import MeasurementSource
 from opendas.measurement.noisy import MeasuredLevel, NoisyMeasurements
 from opendas.sampling.noise import NoiseSource
@@ -51,21 +52,28 @@ class KeyedSource:
             raise PrivacyError("keyed measurements need the counts of the part.")
         return keyed_measurements(self.levels, part, table, NoiseSource(self.key))
 
-    def at(self, level: int, first: int, table: Histogram) -> NoisyMeasurements:
+    def at(self, level: int, first: int, table: Histogram) -> MeasurementSource:
         """Return the noisy measurements of consecutive geounits of one geolevel."""
-        return NoisyMeasurements(self.levels, {level: table}, {level: first}, NoiseSource(self.key))
+        return _taken(self.levels, {level: table}, {level: first}, NoiseSource(self.key))
 
 
 def keyed_measurements(
     levels: Sequence[MeasuredLevel], part: Part, table: Histogram, noise: NoiseSource
-) -> NoisyMeasurements:
+) -> MeasurementSource:
     """Return the measurements of every level of a part from the counts of its bottom level."""
     tables = {part.levels[-1].level: table}
     for above in reversed(part.levels[:-1]):
         if above.child_starts is not None:
             table = table.aggregate(above.child_starts)
         tables[above.level] = table
-    return NoisyMeasurements(levels, tables, {level.level: level.first for level in part.levels}, noise)
+    return _taken(levels, tables, {level.level: level.first for level in part.levels}, noise)
+
+
+def _taken(
+    levels: Sequence[MeasuredLevel], tables: dict[int, Histogram], first: dict[int, int], noise: NoiseSource
+) -> MeasurementSource:
+    kind = AnsweredMeasurements if are_answered(levels) else NoisyMeasurements
+    return kind(levels, tables, first, noise)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

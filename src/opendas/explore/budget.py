@@ -26,7 +26,8 @@ from opendas.phsafe.margins import NINETY, margin_of_sum
 from opendas.privacy.attacker import pure_power_bound, zcdp_power_bound
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import FORMULAS
-from opendas.sampling.laws import MAX_FLOORS, WORD_BITS, Noise
+from opendas.sampling.laws import MAX_FLOORS, WORD_BITS
+from opendas.sampling.mechanisms import AnyNoise, StatedNoise
 
 __all__ = [
     "CURVE_EXPONENTS",
@@ -145,9 +146,9 @@ def _check_noise(budget: Budget, subject: Subject, prefix: str, problems: Proble
                 )
 
 
-def margin(law: Noise, summed: int = 1) -> int:
+def margin(law: AnyNoise, summed: int = 1) -> int:
     """Return the smallest ``m`` with ``P(|X| <= m) >= 0.9``, for a sum of independent draws."""
-    return margin_of_sum([law] * summed, NINETY)
+    return law.margin(NINETY) if isinstance(law, StatedNoise) else margin_of_sum([law] * summed, NINETY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +220,7 @@ class BudgetAnswers:
     @property
     def is_gaussian(self) -> bool:
         """Whether rho is spent, and not a pure epsilon."""
-        return self.budget.mechanism.is_gaussian
+        return self.budget.mechanism.is_zcdp
 
 
 def answer_budget(subject: Subject, budget: Budget) -> BudgetAnswers:

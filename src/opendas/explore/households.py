@@ -388,7 +388,7 @@ class HouseholdAnswers:
     def is_gaussian(self) -> bool:
         """Whether losses are rho."""
         mechanism = self.plan.config.mechanism
-        return mechanism is not None and mechanism.is_gaussian
+        return mechanism is not None and mechanism.is_zcdp
 
     @property
     def spent(self) -> Mapping[Bound, Fraction]:
@@ -413,7 +413,7 @@ def answer_households(plan: HouseholdPlan) -> HouseholdAnswers:
                 losses[bound] += loss
     spent = sums["all"] = sums.pop("all")
     epsilon: dict[str, dict[Bound, float]] = {}
-    if config.mechanism.is_gaussian:
+    if config.mechanism.is_zcdp:
         for bound in BOUNDS:
             for formula, value in epsilons(spent[bound], plan.delta).items():
                 epsilon.setdefault(formula, {})[bound] = value

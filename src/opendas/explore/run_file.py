@@ -18,6 +18,7 @@ from opendas.runs.allocate import with_budget
 from opendas.runs.config.load import parse_toml, read_text
 from opendas.runs.config.model import BUILT_IN_PRODUCTS, RunFile
 from opendas.runs.config.released import toml_document, toml_key, toml_value
+from opendas.sampling.mechanisms import stated_mechanism
 
 __all__ = ["read_run_file", "run_file"]
 
@@ -136,7 +137,7 @@ def read_run_file(text: str, subject: Subject) -> Budget:
         queries=given.queries,
         normalise=bool(given.normalise),
         delta=given.delta,
-        mechanism=Mechanism(section.run.mechanism),
+        mechanism=Mechanism(stated_mechanism(section.run.mechanism)),
         neighbours=Neighbours(section.run.neighbours),
     )
     found = resolve_budget(spec, subject.levels, subject.product.workload.canonical, subject.stand_ins)

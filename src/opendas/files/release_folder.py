@@ -349,7 +349,7 @@ def _acts(run: Mapping[str, Any], microdata: str) -> tuple[EarlierAct, ...]:
     """Return what a certified run cost: itself, and each act by which its domain was found."""
     unit, neighbours = str(run["protected_unit"]), Neighbours(run["neighbours"])
     mechanism = Mechanism(run["mechanism"])
-    stated = run["rho"] if mechanism.is_gaussian else run.get("pure_epsilon")
+    stated = run["rho"] if mechanism.is_zcdp else run.get("pure_epsilon")
     loss = parse_fraction(stated, mechanism.loss_name) if run["guaranteed"] else None
     found = Domain.from_dict(run["domain"]).discoveries
     return (

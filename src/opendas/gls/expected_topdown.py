@@ -66,7 +66,7 @@ class GainRow:
 
 def _exponent(expected: ExpectedError) -> int:
     """Return the power of a budget that the variance of the noise falls with."""
-    return 1 if expected.plan.budget.mechanism.is_gaussian else 2
+    return 1 if expected.plan.budget.mechanism.is_zcdp else 2
 
 
 def _multiples(expected: ExpectedError, number: int) -> Floats:

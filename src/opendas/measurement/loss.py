@@ -20,7 +20,8 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
 from opendas.measurement.replacements import Replacement, Replacements
 from opendas.privacy.composition import ChangedAnswers, WorstLoss
-from opendas.sampling.laws import DiscreteGaussian, Noise
+from opendas.sampling.laws import DiscreteLaplace
+from opendas.sampling.mechanisms import AnyNoise
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
@@ -135,7 +136,7 @@ def record_loss(plan: MeasurementPlan) -> Fraction:
     That of the whole unit, by the relation of the plan, is the plan's total (``docs/proofs/units.md``).
     """
     budget = plan.budget
-    gaussian, contribution = budget.mechanism.is_gaussian, budget.contribution
+    gaussian, contribution = budget.mechanism.is_zcdp, budget.contribution
     parts = [
         level.share
         * sum(
@@ -206,12 +207,12 @@ def within_losses(plan: MeasurementPlan, held: ProtectionMap | None = None) -> M
 
 
 def change_loss(change: ChangedAnswers) -> Fraction:
-    """Return what a change costs by formula: rho of discrete Gaussian noise, epsilon of discrete Laplace."""
+    """Return what a change costs by formula: rho under zCDP, epsilon of discrete Laplace noise."""
     return sum(
         (
-            Fraction(difference**2 * answers) / (2 * noise.parameter)
-            if isinstance(noise, DiscreteGaussian)
-            else Fraction(abs(difference) * answers) / noise.parameter
+            Fraction(abs(difference) * answers) / noise.parameter
+            if isinstance(noise, DiscreteLaplace)
+            else Fraction(difference**2 * answers) / (2 * noise.parameter)
             for (noise, difference), answers in change.items()
         ),
         start=Fraction(0),
@@ -249,7 +250,7 @@ def _along(plan: MeasurementPlan, path: Path, shared: int, apart: frozenset[str]
     """Return the answers that change along one path: all below the shared levels, there those told apart."""
     if plan.budget.contribution.records > 1:  # answers differ by more than one, in many ways
         raise ConfigError(UNITS_OF_SEVERAL)
-    change: dict[tuple[Noise, int], int] = {}
+    change: dict[tuple[AnyNoise, int], int] = {}
     for number, (level, multiple) in enumerate(zip(plan.levels, path, strict=True)):
         for planned in level.queries:
             if level.share * multiple and (number > shared or planned.query.name in apart):

@@ -19,7 +19,7 @@ from opendas.measurement.family import FamilyMeasurement, QueryAnswers, UsedAnsw
 from opendas.measurement.kernels import add_drawn_rows, compact_rows, sum_rows, sum_touched, touched_pairs
 from opendas.measurement.plan import MeasurementPlan
 from opendas.sampling.inverse_cdf import SamplerTable
-from opendas.sampling.laws import Noise
+from opendas.sampling.mechanisms import AnyNoise, StatedNoise
 from opendas.sampling.noise import NoiseSource
 from opendas.schema.histogram import Histogram
 
@@ -41,7 +41,7 @@ class MeasuredQuery:
     size : int
         Number of rows.
     row_of_cell : int32 (n,)
-    noise : tuple of Noise
+    noise : tuple of AnyNoise
         One for each distinct budget multiple of the level.
 
     Attributes
@@ -54,7 +54,7 @@ class MeasuredQuery:
     address: int
     size: int
     row_of_cell: npt.NDArray[np.int32]
-    noise: tuple[Noise, ...]
+    noise: tuple[AnyNoise, ...]
     variance: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -159,7 +159,9 @@ class NoisyMeasurements:
         # By object rather than by distribution: hashing exact fractions takes longer than a small draw. Never
         # by address: a wrong address would then draw with a wrong scale, too.
         if (query, multiple) not in self._samplers:
-            self._samplers[query, multiple] = SamplerTable.build(query.noise[multiple])
+            law = query.noise[multiple]
+            assert not isinstance(law, StatedNoise)  # those are drawn by AnsweredMeasurements
+            self._samplers[query, multiple] = SamplerTable.build(law)
         return self._samplers[query, multiple]
 
     def family(

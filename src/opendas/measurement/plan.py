@@ -18,7 +18,8 @@ import numpy.typing as npt
 from opendas.budget.allocation import Budget
 from opendas.errors import BudgetError
 from opendas.geography.spine import Spine
-from opendas.sampling.laws import MAX_FLOORS, WORD_BITS, Noise
+from opendas.sampling.laws import MAX_FLOORS, WORD_BITS
+from opendas.sampling.mechanisms import AnyNoise, StatedNoise
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
@@ -119,6 +120,8 @@ class MeasurementPlan:
             least = min((m for m in multiples if m > 0), default=Fraction(1))
             for planned in level.queries:
                 noise = self.distribution(number, planned, least)
+                if isinstance(noise, StatedNoise):
+                    noise.check()
                 if noise.parameter > _HOPELESS or noise.tail_length(WORD_BITS) > MAX_FLOORS:
                     raise BudgetError(
                         f"the budget of {planned.query.name!r} at geolevel {level.geolevel!r} is too small: "
@@ -133,7 +136,7 @@ class MeasurementPlan:
         sizes = (sum(planned.query.size for planned in level.queries) for level in self.levels)
         return sum(len(level) * size for level, size in zip(self.spine.levels, sizes, strict=True))
 
-    def distribution(self, level: int, planned: PlannedQuery, multiple: Fraction = Fraction(1)) -> Noise:
+    def distribution(self, level: int, planned: PlannedQuery, multiple: Fraction = Fraction(1)) -> AnyNoise:
         """Return the noise of a query at a geounit whose budget is `multiple` times its level's share."""
         return self.budget.distribution(
             self.levels[level].geolevel, planned.query.name, geounit_share=self.levels[level].share * multiple

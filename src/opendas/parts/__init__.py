@@ -13,11 +13,21 @@ from typing import Any, Self
 
 from opendas.errors import ConfigError
 
-__all__ = ["ESTIMATORS", "GROUPS", "WORKLOADS", "Origin", "names_of_parts", "origin_of", "outside_part"]
+__all__ = [
+    "ESTIMATORS",
+    "GROUPS",
+    "MECHANISMS",
+    "WORKLOADS",
+    "Origin",
+    "names_of_parts",
+    "origin_of",
+    "outside_part",
+]
 
 ESTIMATORS = "opendas.estimators"
+MECHANISMS = "opendas.mechanisms"
 WORKLOADS = "opendas.workloads"
-GROUPS = (ESTIMATORS, WORKLOADS)
+GROUPS = (ESTIMATORS, MECHANISMS, WORKLOADS)
 """Groups of entry points; our own parts are declared in them, too."""
 
 OURS = "opendas"

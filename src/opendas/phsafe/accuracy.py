@@ -224,7 +224,7 @@ def published_moe(noise: LevelNoise, plan: Plan) -> float:
     if isinstance(noise.budget, str):
         return 0.0
     answers, bound, relation = noise.answers, plan.sensitivity, Neighbours.UNBOUNDED
-    if plan.mechanism.is_gaussian:
+    if plan.mechanism.is_zcdp:
         return round(_Z * math.sqrt(answers.l2_squared(bound, relation) / (2 * float(noise.budget))), 1)
     b = answers.l1(bound, relation) / float(noise.budget)
     # ln(1 + e^x) without overflow: x + ln(1 + e^-x).

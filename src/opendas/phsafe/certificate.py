@@ -169,7 +169,7 @@ def issue_certificate(
 
 
 def _gaussian(plan: Plan) -> bool:
-    return plan.mechanism.is_gaussian
+    return plan.mechanism.is_zcdp
 
 
 def _noise_row(plan: Plan, noise: LevelNoise) -> dict[str, Any]:

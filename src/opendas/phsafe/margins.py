@@ -335,7 +335,7 @@ def _guess(
     target: int, answers: Answers, sensitivity: Sensitivity, mechanism: Mechanism, summed: int
 ) -> Fraction:
     """Return about the least budget: the continuous formula with the half-integer correction."""
-    if mechanism.is_gaussian:
+    if mechanism.is_zcdp:
         sensitive = answers.l2_squared(sensitivity, Neighbours.UNBOUNDED)
         return Fraction(27055, 10**4) * summed * sensitive / (2 * (target + Fraction(1, 2)) ** 2)
     sensitive = answers.l1(sensitivity, Neighbours.UNBOUNDED)

@@ -122,4 +122,4 @@ class NoiseDistribution(StrEnum):
     @classmethod
     def of(cls, mechanism: Mechanism) -> NoiseDistribution:
         """Return the noise of a mechanism."""
-        return cls.GAUSSIAN if mechanism.is_gaussian else cls.GEOMETRIC
+        return cls.GAUSSIAN if mechanism.is_zcdp else cls.GEOMETRIC

@@ -336,7 +336,7 @@ def _result(plan: Plan, files: tuple[str, ...], *, seeded: bool) -> dict[str, An
         return None if isinstance(loss, str) else format_fraction(loss)
 
     losses = {relation.value: shown(relation) for relation in Neighbours}
-    gaussian = plan.mechanism.is_gaussian
+    gaussian = plan.mechanism.is_zcdp
     return {
         "mode": Mode.PRIVATE.value,
         "sensitivity": plan.sensitivity.value,

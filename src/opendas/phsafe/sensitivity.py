@@ -190,7 +190,7 @@ def noise_for(
         raise BudgetError(
             f"A level has the budget {format_fraction(budget)}; a level without budget is not measured."
         )
-    if mechanism.is_gaussian:
+    if mechanism.is_zcdp:
         return DiscreteGaussian(Fraction(answers.l2_squared(sensitivity, relation)) / (2 * budget))
     return DiscreteLaplace(Fraction(answers.l1(sensitivity, relation)) / budget)
 

@@ -296,7 +296,7 @@ def expected_variance(answers: Answers, budget: Fraction, mechanism: Mechanism, 
     float
         ``D^2 / (2 rho)``, or ``2 exp(-1/b) / (1 - exp(-1/b))^2`` with ``b = D / epsilon``.
     """
-    if mechanism.is_gaussian:
+    if mechanism.is_zcdp:
         return answers.l2_squared(bound, Neighbours.UNBOUNDED) / (2 * float(budget))
     step = float(budget) / answers.l1(bound, Neighbours.UNBOUNDED)
     return 2 * math.exp(-step) / math.expm1(-step) ** 2

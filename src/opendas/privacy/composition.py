@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -22,7 +23,8 @@ from opendas.arrays import Floats
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
 from opendas.privacy.exact import parse_fraction
 from opendas.privacy.zcdp import checked_delta
-from opendas.sampling.laws import DiscreteGaussian, Noise
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.mechanisms import AnyNoise, StatedNoise
 
 __all__ = [
     "GRID_POINTS",
@@ -33,7 +35,7 @@ __all__ = [
     "WorstLoss",
 ]
 
-ChangedAnswers = Mapping[tuple[Noise, int], int]
+ChangedAnswers = Mapping[tuple[AnyNoise, int], int]
 """(noise, difference) -> number of answers with this noise that differ by this integer, up to its sign."""
 
 GRID_POINTS = 1 << 15
@@ -106,13 +108,17 @@ class _Loss(NamedTuple):
         return float(exponent.max()) + math.log(total), mean, variance
 
 
-def _loss(noise: Noise, distance: int, answers: int) -> _Loss:
+def _loss(noise: AnyNoise, distance: int, answers: int) -> _Loss:
     """Return the law of the loss, which is the same for ``(Q, P)`` and for ``-d``.
 
     Notes
     -----
     Canonne, Kamath and Steinke (2020), Corollary 17: a discrete Gaussian is sub-Gaussian with its own sigma2.
     """
+    if isinstance(noise, StatedNoise):
+        raise PrivacyError(
+            f"{noise.mechanism} states a rho, and no law of its noise: epsilon follows from rho by a formula."
+        )
     if isinstance(noise, DiscreteGaussian):
         # L = (d^2 - 2 d x) / (2 sigma2) for the noise x; P(|x| > reach) <= 2 exp(-reach^2 / (2 sigma2))
         reach = math.ceil(math.sqrt(2.0 * float(noise.sigma2) * math.log(4.0 / _MISSING))) + 1
@@ -263,7 +269,7 @@ class ComposedLoss:
     """
 
     def __init__(self, changes: ChangedAnswers, points: int = GRID_POINTS) -> None:
-        merged: dict[tuple[Noise, int], int] = {}
+        merged: dict[tuple[AnyNoise, int], int] = {}
         for (noise, shift), count in changes.items():
             if shift and count:
                 merged[noise, abs(shift)] = merged.get((noise, abs(shift)), 0) + count
@@ -424,11 +430,13 @@ class WorstLoss:
         if factor <= 0:
             raise PrivacyError("a budget is multiplied by a positive factor.")
 
+        def less(noise: AnyNoise) -> AnyNoise:
+            if isinstance(noise, DiscreteLaplace):
+                return DiscreteLaplace(noise.scale / factor)
+            return replace(noise, sigma2=noise.sigma2 / factor)
+
         return WorstLoss(
-            (
-                {(type(noise)(noise.parameter / factor), d): n for (noise, d), n in change.items()}
-                for change in self.changes
-            ),
+            ({(less(noise), d): n for (noise, d), n in change.items()} for change in self.changes),
             self.points,
         )
 
@@ -447,7 +455,7 @@ class WorstLoss:
         return Bounds(min(lower, upper), upper)
 
 
-def _order(key: tuple[Noise, int]) -> tuple[str, Fraction, int]:
+def _order(key: tuple[AnyNoise, int]) -> tuple[str, Fraction, int]:
     noise, difference = key
     return noise.name, noise.parameter, difference
 

@@ -7,9 +7,10 @@ from fractions import Fraction
 
 from opendas.errors import BudgetError
 from opendas.privacy.exact import format_fraction
-from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, Noise
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.mechanisms import AnyNoise, StatedNoise, is_stated
 
-__all__ = ["Mechanism", "Neighbours", "noise_distribution"]
+__all__ = ["Mechanism", "Neighbours", "noise_distribution", "noise_of"]
 
 
 class Neighbours(StrEnum):
@@ -38,20 +39,32 @@ class Neighbours(StrEnum):
 
 
 class Mechanism(StrEnum):
-    """Discrete Gaussian noise under zCDP, or discrete Laplace noise under pure differential privacy."""
+    """Discrete Gaussian noise under zCDP, or discrete Laplace noise under pure differential privacy.
+
+    Beside them stand mechanisms of other packages, ``zcdp:NAME (PACKAGE VERSION)``: members that are made
+    when they are named.
+    """
 
     DISCRETE_GAUSSIAN = "discrete-gaussian"
     DISCRETE_LAPLACE = "discrete-laplace"
 
+    @classmethod
+    def _missing_(cls, value: object) -> Mechanism | None:
+        if not isinstance(value, str) or not is_stated(value):
+            return None
+        member = str.__new__(cls, value)
+        member._name_ = member._value_ = value
+        return member
+
     @property
-    def is_gaussian(self) -> bool:
-        """Whether the noise is discrete Gaussian, whose loss is a rho of zCDP, and no pure epsilon."""
-        return self is Mechanism.DISCRETE_GAUSSIAN
+    def is_zcdp(self) -> bool:
+        """Whether the loss is a rho of zCDP, and no pure epsilon."""
+        return self is not Mechanism.DISCRETE_LAPLACE
 
     @property
     def loss_name(self) -> str:
         """Name of the parameter that is spent: ``"rho"`` or ``"epsilon"``."""
-        return "rho" if self is Mechanism.DISCRETE_GAUSSIAN else "epsilon"
+        return "rho" if self.is_zcdp else "epsilon"
 
 
 def noise_distribution(
@@ -62,7 +75,7 @@ def noise_distribution(
     *,
     records: int = 1,
     together: int = 1,
-) -> Noise:
+) -> AnyNoise:
     """Noise of every cell of a marginal query group that gets a share of the budget.
 
     Parameters
@@ -80,8 +93,8 @@ def noise_distribution(
 
     Returns
     -------
-    Noise
-        Gaussian: ``sigma2 = D2^2 / (2 * share * rho)``, so ``1 / sigma2 = share * rho`` bounded and
+    AnyNoise
+        zCDP: ``sigma2 = D2^2 / (2 * share * rho)``, so ``1 / sigma2 = share * rho`` bounded and
         ``2 * share * rho`` unbounded. Laplace: ``scale = D1 / (share * epsilon)``. For units of several
         records ``D2^2`` is ``records * together`` times as large, and ``D1`` `records` times.
 
@@ -114,6 +127,15 @@ def noise_distribution(
         )
     if not 1 <= together <= records:
         raise BudgetError(f"{together} of {records} records of a unit in one cell: expected 1 to {records}.")
-    if mechanism.is_gaussian:
-        return DiscreteGaussian(Fraction(neighbours.l2_squared * records * together) / (2 * share * total))
-    return DiscreteLaplace(Fraction(neighbours.l1 * records) / (share * total))
+    if mechanism.is_zcdp:
+        return noise_of(mechanism, Fraction(neighbours.l2_squared * records * together) / (2 * share * total))
+    return noise_of(mechanism, Fraction(neighbours.l1 * records) / (share * total))
+
+
+def noise_of(mechanism: Mechanism, parameter: Fraction) -> AnyNoise:
+    """Return the noise of a mechanism: `parameter` is ``sigma2`` under zCDP, else ``scale``."""
+    if mechanism is Mechanism.DISCRETE_GAUSSIAN:
+        return DiscreteGaussian(parameter)
+    if mechanism is Mechanism.DISCRETE_LAPLACE:
+        return DiscreteLaplace(parameter)
+    return StatedNoise(parameter, mechanism.value)

@@ -18,7 +18,7 @@ from opendas.errors import FormatError, OpendasError
 from opendas.geography.summary import SpineSummary
 from opendas.measurement.official import AreaLoss
 from opendas.measurement.protected import Protection
-from opendas.parts import ESTIMATORS, Origin
+from opendas.parts import ESTIMATORS, MECHANISMS, Origin
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import SEVERAL, Account, PureAccount, group_loss
@@ -223,10 +223,12 @@ class RunFacts:
     parts: tuple[Origin, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.mechanism not in tuple(Mechanism) or self.neighbours not in tuple(Neighbours):
+        try:
+            Mechanism(self.mechanism), Neighbours(self.neighbours)
+        except ValueError:
             raise FormatError(
                 f"certificate: unknown mechanism {self.mechanism!r} or relation {self.neighbours!r}."
-            )
+            ) from None
         if self.loss is None and NOT_FOR_RELEASE not in self.stamps:
             raise FormatError(f"certificate: an infinite loss needs the stamp {NOT_FOR_RELEASE}.")
         for name in ("geounits", "geolevel_shares", "attributes", "within"):
@@ -252,7 +254,15 @@ class RunFacts:
     @property
     def estimator_words(self) -> str:
         """The estimator, and where it comes from if it is not ours."""
-        return next((str(part) for part in self.parts if part.kind == ESTIMATORS), self.estimator)
+        return self._words(ESTIMATORS, self.estimator)
+
+    @property
+    def mechanism_words(self) -> str:
+        """The mechanism, and where it comes from if it is not ours."""
+        return self._words(MECHANISMS, self.mechanism)
+
+    def _words(self, group: str, own: str) -> str:
+        return next((str(part) for part in self.parts if part.kind == group), own)
 
     @property
     def draws(self) -> int:

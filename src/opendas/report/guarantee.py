@@ -65,7 +65,8 @@ STAMP_MEANING = {
     UNPROVEN_PART: (
         "A part of this run comes from another package, which names no argument that it keeps the guarantee. "
         "An estimator is given noisy answers and public information only, and whatever it makes of them has "
-        "the guarantee. That its code does nothing else was not verified."
+        "the guarantee. A mechanism is given true answers, and the guarantee holds if its answers cost what "
+        "it states. What their code does was not verified."
     ),
 }
 

@@ -378,8 +378,8 @@ def _budget(run: RunFacts) -> list[Flowable]:
     opening = [
         _paragraph(f"Budget of {run.product}", _HEAD),
         _paragraph(
-            f"{run.mechanism}, {run.neighbours} neighbours, {loss_words(run.to_dict())}. Each geolevel has "
-            "a share of the total, and each query group a share of its geolevel. Both sum to exactly 1."
+            f"{run.mechanism_words}, {run.neighbours} neighbours, {loss_words(run.to_dict())}. Each geolevel "
+            "has a share of the total, and each query group a share of its geolevel. Both sum to exactly 1."
             + (f" Where the shares come from, as the run file says: {run.source}" if run.source else "")
         ),
     ]

@@ -194,7 +194,7 @@ def allocate_for_run_after_least_squares(
         bypasses parents.
     """
     resolved = run.resolved
-    if not resolved.mechanism.is_gaussian:
+    if not resolved.mechanism.is_zcdp:
         raise ConfigError(
             "an allocation after least squares is found for discrete-gaussian noise; with "
             f"{resolved.mechanism} it is not convex. Leave the option out, or change [run] mechanism."

@@ -245,7 +245,7 @@ class _Adviser:
         shares[above] -= part
         shares[below] += part
         resolved = self.run.resolved
-        gaussian = budget.mechanism.is_gaussian
+        gaussian = budget.mechanism.is_zcdp
         spec = replace(
             resolved.budget,
             preset=None,
@@ -313,7 +313,7 @@ class _Adviser:
 
     def _epsilon(self, loss: Fraction) -> float:
         budget = self.plan.budget
-        if not budget.mechanism.is_gaussian:
+        if not budget.mechanism.is_zcdp:
             return float(loss)
         return epsilon_cks(loss, budget.delta) if loss else 0.0
 

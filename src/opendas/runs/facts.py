@@ -17,6 +17,7 @@ from opendas.measurement.official import official_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protected import protection_of
 from opendas.measurement.protection import ProtectionMap
+from opendas.parts import Origin
 from opendas.report.certificate import issue, read_account, read_runs
 from opendas.report.facts import NoiseRow, RunFacts
 from opendas.runs.account import account_facts
@@ -114,7 +115,8 @@ def measured_facts(
         neighbours=budget.neighbours.value,
         loss=budget.total,
         delta=budget.delta,
-        stamps=tuple(stamps),
+        stamps=_stamped(stamps, run.measuring_parts),
+        parts=run.measuring_parts,
         estimator="none (measurements only)",
         invariants=(*(invariant.name for invariant in product.invariants), *declared),
         dropped_invariants=tuple(invariant.name for invariant in run.resolved.dropped),
@@ -144,6 +146,11 @@ def measured_facts(
     )
 
 
+def _stamped(stamps: Sequence[str], parts: Sequence[Origin]) -> tuple[str, ...]:
+    unproven = (UNPROVEN_PART,) if any(not part.proof for part in parts) else ()
+    return tuple(dict.fromkeys((*stamps, *unproven)))
+
+
 def estimated_facts(facts: RunFacts, run: Run, solved: Solved, released: int) -> RunFacts:
     """Add to what is said of a run that it has estimated.
 
@@ -155,12 +162,11 @@ def estimated_facts(facts: RunFacts, run: Run, solved: Solved, released: int) ->
     released : int
         Records in the microdata.
     """
-    unproven = (UNPROVEN_PART,) if any(not part.proof for part in run.parts) else ()
     return replace(
         facts,
         estimator=run.resolved.estimator,
         parts=run.parts,
-        stamps=tuple(dict.fromkeys((*facts.stamps, *unproven))),
+        stamps=_stamped(facts.stamps, run.parts),
         records=released,
         families=solved.families,
         fallbacks=solved.fallbacks,

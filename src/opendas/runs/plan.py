@@ -144,7 +144,7 @@ class PlanTable:
 
 def _loss(budget: Budget, total: Fraction) -> dict[str, Any]:
     """Return a loss under the mechanism of a budget, as JSON values."""
-    gaussian = budget.mechanism.is_gaussian
+    gaussian = budget.mechanism.is_zcdp
     epsilon: Any = format_fraction(total)
     if gaussian:
         account = Account(total, budget.delta)

@@ -491,7 +491,7 @@ def _issue(space: Workspace, facts: Mapping[str, Any], custody: KeyCustody) -> N
 
 def _result(measured: MeasuredRun, more: Mapping[str, Any]) -> dict[str, Any]:
     budget, known = measured.run.budget, measured.state.result or {}
-    gaussian = budget.mechanism.is_gaussian
+    gaussian = budget.mechanism.is_zcdp
     return {
         "product": measured.state.product,
         "rho": format_fraction(budget.total) if gaussian else None,

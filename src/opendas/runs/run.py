@@ -39,6 +39,7 @@ from opendas.runs.config.load import load_run_file, parse_document
 from opendas.runs.config.model import BudgetSection, RunFile, RunSection
 from opendas.runs.config.product_file import declare_product
 from opendas.runs.config.resolve import Resolved, resolve
+from opendas.sampling.mechanisms import find_mechanism, is_stated
 from opendas.schema.product import Product
 from opendas.topdown.family_data import LevelRules
 from opendas.topdown.model import BLOCK_BY_BLOCK, OWN_ESTIMATORS, WHOLE_TREE, StageRules
@@ -264,7 +265,7 @@ class Run:
         """Apply the bypass rule of the mechanism; a geounit with an invariant of its own is kept."""
         budget = self.budget
         shares = [budget.geolevels[name] for name in spine.names]
-        if budget.mechanism.is_gaussian:
+        if budget.mechanism.is_zcdp:
             return bypass_only_children(spine, shares)
         invariant = invariant_geolevels(self.product, spine).values()
         held = [level for level in invariant if level < len(shares) - 1]
@@ -301,10 +302,16 @@ class Run:
     @property
     def parts(self) -> tuple[Origin, ...]:
         """Parts of the run that are not ours."""
-        resolved = self.resolved
+        resolved, found = self.resolved, self.measuring_parts
         if resolved.own_estimator is None and resolved.estimator in OWN_ESTIMATORS:
-            return ()
-        return () if self.estimator.origin is None else (self.estimator.origin,)
+            return found
+        return found if self.estimator.origin is None else (*found, self.estimator.origin)
+
+    @property
+    def measuring_parts(self) -> tuple[Origin, ...]:
+        """Those of them that measure: the mechanism."""
+        word = self.resolved.mechanism.value
+        return (find_mechanism(word)[1],) if is_stated(word) else ()
 
     def rules(self, constraints: ConstraintTable) -> tuple[LevelRules, ...]:
         """Return how families at each geolevel are estimated."""

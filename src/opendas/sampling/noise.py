@@ -11,7 +11,7 @@ Axes: ``C`` geounits, ``m`` cells.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import local
 from typing import Any, NamedTuple, NoReturn
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numba import njit
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from opendas.arrays import Ints
 from opendas.errors import EnvironmentFailure, PrivacyError
@@ -41,6 +41,7 @@ LEVEL_BITS = 8
 UNIT_BITS = 40
 QUERY_BITS = 16
 CELL_BITS = 48
+REFINEMENT_BITS = 16
 
 
 def index_array(field: str, values: ArrayLike, bits: int) -> tuple[Ints, tuple[int, ...]]:
@@ -276,6 +277,35 @@ class NoiseSource:
             alike = i > 0 and request[1] is requests[i - 1][1] and request[4] is requests[i - 1][4]
             prepared.append(_Prepared.summing(level, request, prepared[-1] if alike else None))
         self._run(prepared)
+
+    def words_at(self, level: int, unit: int, query: int) -> Callable[..., NDArray[np.uint64]]:
+        """Return the random bits of one query group at one geounit.
+
+        As :class:`opendas.sampling.mechanisms.KeyedWords`: those of number `n` and refinement `r` are what a
+        draw takes for cell `n` and refinement `r`.
+
+        Raises
+        ------
+        PrivacyError
+            On use, if an index does not fit its field.
+        """
+
+        def words(numbers: Ints, refinement: int = 0) -> NDArray[np.uint64]:
+            cells, _ = index_array("cell", numbers, CELL_BITS)
+            units, _ = index_array("geounit", [unit], UNIT_BITS)
+            heads = scalar_index("geolevel", level, LEVEL_BITS), scalar_index("query", query, QUERY_BITS)
+            more = np.uint64(scalar_index("refinement", refinement, REFINEMENT_BITS))
+            out, scratch = np.empty(len(cells), dtype=np.uint64), self._scratch()
+            for start in range(0, len(cells), _CHUNK):
+                size = min(_CHUNK, len(cells) - start)
+                blocks = scratch.blocks[:size]
+                fill_addresses(blocks, *heads, units, cells, start)
+                blocks[:, 1] |= more
+                scratch.encrypt(size)
+                out[start : start + size] = scratch.words[:size, 0]
+            return out
+
+        return words
 
     def _run(self, requests: Sequence[_Prepared]) -> None:
         scratch = self._scratch()

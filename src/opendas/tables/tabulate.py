@@ -34,7 +34,6 @@ from opendas.files.parquet import bytes_column, parquet_sink
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.geography.frame import Grouping
 from opendas.intervals.answers import Intervals
-from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 from opendas.schema.attributes import cell_text
 from opendas.schema.query_groups import QueryGroup
 from opendas.tables.cells import (
@@ -669,9 +668,7 @@ def _noise_margin(file: MeasurementFile, query: str, multiple: Fraction, confide
     """Return the margin where the geounit has `multiple` times its level's share; no share, no margin."""
     if multiple == 0:
         return NO_MARGIN
-    name, value = file.parameter(query)
-    noise = DiscreteGaussian(value / multiple) if name == "sigma2" else DiscreteLaplace(value / multiple)
-    return noise.margin(confidence)
+    return file.noise(query, multiple).margin(confidence)
 
 
 def margins(released: ReleasedProduct, table: Table, grouping: Grouping, confidence: Fraction) -> Ints:

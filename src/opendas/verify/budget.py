@@ -31,9 +31,8 @@ from opendas.measurement.official import AreaLoss, official_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.exact import parse_fraction
-from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.privacy.relations import Mechanism, Neighbours, noise_of
 from opendas.report.guarantee import account_text
-from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 from opendas.schema.declarations import ContributionBound, EarlierAct
 from opendas.schema.product import Product
 from opendas.schema.provenance import Domain
@@ -104,7 +103,7 @@ def _of_a_unit(run: Run, product: Product, geolevel: str, query: str) -> int:
     if declared is None:
         return 1
     most, distinct = int(declared["at_most"]), declared["distinct"]
-    if run["mechanism"] != Mechanism.DISCRETE_GAUSSIAN:
+    if run["mechanism"] == Mechanism.DISCRETE_LAPLACE:
         return most
     leaf = run["geolevels"][-1]
     together = most
@@ -127,19 +126,19 @@ def check_rows(run: Run, released: ReleasedProduct) -> str:
         dict(run["geounits"]) == {level.name: len(level) for level in spine.levels},
         "the numbers of geounits are not those of the spine.",
     )
-    gaussian = run["mechanism"] == Mechanism.DISCRETE_GAUSSIAN
+    zcdp = run["mechanism"] != Mechanism.DISCRETE_LAPLACE
     bounded = run["neighbours"] == Neighbours.BOUNDED
     stated: Counter[tuple[str, str, Fraction]] = Counter()
     for row in run["rows"]:
         where = f"{row['geolevel']}, {row['query']}"
-        loss = parse_fraction(row["rho"] if gaussian else row["epsilon"], where)
+        loss = parse_fraction(row["rho"] if zcdp else row["epsilon"], where)
         stated[row["geolevel"], row["query"], loss] += int(row["geounits"])
         # Written out, not taken from the accountant: squared L2 (L1) distance of neighbours is 2 or 1, and
         # more where they differ in the records of a unit that has several.
         distance = (2 if bounded else 1) * _of_a_unit(run, product, row["geolevel"], row["query"])
-        parameter = Fraction(distance) / (2 * loss) if gaussian else Fraction(distance) / loss
-        noise = DiscreteGaussian(parameter) if gaussian else DiscreteLaplace(parameter)
-        stated_parameter = row["sigma2"] if gaussian else row["scale"]
+        parameter = Fraction(distance) / (2 * loss) if zcdp else Fraction(distance) / loss
+        noise = noise_of(Mechanism(run["mechanism"]), parameter)
+        stated_parameter = row["sigma2"] if zcdp else row["scale"]
         require(
             math.isclose(float(stated_parameter), float(parameter), rel_tol=1e-12),
             f"{where}: the noise parameter is not what its loss buys.",
@@ -258,9 +257,9 @@ def _check_units(
     run: Run, product: Product, shares: Sequence[Fraction], paths: Sequence[Sequence[Fraction]], key: str
 ) -> None:
     """What several units lose together, and a unit by one of its records, follows from the total."""
-    total, gaussian = _total(run), run["mechanism"] == Mechanism.DISCRETE_GAUSSIAN
+    total, zcdp = _total(run), run["mechanism"] != Mechanism.DISCRETE_LAPLACE
     for number, loss in run.get("several", {}).items():
-        times = int(number) ** 2 if gaussian else int(number)
+        times = int(number) ** 2 if zcdp else int(number)
         agree = parse_fraction(loss[key], number) == times * total
         require(agree, f"the loss of {number} units together is not that of the budget.")
     declared = run.get("contribution")
@@ -273,7 +272,7 @@ def _check_units(
         spent = Fraction(0)
         for query, part in run["budget"]["queries"].get(level, {}).items():
             unit = _of_a_unit(run, product, level, query)
-            squared = moved * min(moved, unit // most) if gaussian else moved
+            squared = moved * min(moved, unit // most) if zcdp else moved
             spent += Fraction(part) * Fraction(squared, unit)
         parts.append(share * spent)
     worst = max(sum(map(mul, path, parts), start=Fraction(0)) for path in paths)

@@ -23,6 +23,8 @@ from opendas.errors import FormatError
 from opendas.files.parquet import one_array, open_parquet, read_metadata, reading, to_bytes
 from opendas.files.product_json import product_from_json, product_to_json
 from opendas.measurement.plan import MeasurementPlan
+from opendas.privacy.relations import Mechanism, noise_of
+from opendas.sampling.mechanisms import AnyNoise
 from opendas.schema.product import Product
 
 __all__ = ["Answers", "MeasurementFile", "measurement_metadata"]
@@ -138,14 +140,14 @@ def measurement_metadata(plan: MeasurementPlan, level: int, *, stored: str) -> d
         Number of the geolevel, 0 at the top.
     stored : ``"full"`` or ``"used"``
     """
-    gaussian = plan.budget.mechanism.is_gaussian
+    zcdp = plan.budget.mechanism.is_zcdp
     queries: dict[str, object] = {}
     for planned in plan.levels[level].queries:
         noise = plan.distribution(level, planned)
         parameter = noise.parameter
         queries[planned.query.name] = {
             "share": str(planned.share),
-            "sigma2" if gaussian else "scale": str(parameter),
+            "sigma2" if zcdp else "scale": str(parameter),
             "rows": planned.query.size,
             "factors": list(planned.query.factors),
             "labels": [list(labels) for labels in planned.query.labels],
@@ -258,6 +260,15 @@ class MeasurementFile:
         entry = self._query(query)
         name = "sigma2" if "sigma2" in entry else "scale"
         return name, Fraction(entry[name])
+
+    def noise(self, query: str, multiple: Fraction) -> AnyNoise:
+        """Return the noise of a geounit with a multiple of its level's share."""
+        name, value = self.parameter(query)
+        if value <= 0:
+            raise FormatError(
+                f"{self.path.name}: query {query!r} with {name} {value}; expected more than zero."
+            )
+        return noise_of(Mechanism(self.metadata["mechanism"]), value / multiple)
 
     def _query(self, query: str) -> Mapping[str, Any]:
         if query not in self.metadata["queries"]:

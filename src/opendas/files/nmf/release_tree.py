@@ -21,7 +21,7 @@ from opendas.files.release_folder import ReleasedProduct
 from opendas.geography.spine import Spine
 from opendas.intervals.laws import NoiseLaw
 from opendas.intervals.noisy_tree import NoisyLevel, NoisyTree
-from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.mechanisms import StatedNoise
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
@@ -237,7 +237,10 @@ def _check_queries(file: MeasurementFile, queries: tuple[QueryGroup, ...]) -> No
 
 def _law(file: MeasurementFile, query: str, multiple: Fraction) -> NoiseLaw:
     """Return the noise of a geounit with a multiple of its level's share."""
-    name, value = file.parameter(query)
-    if value <= 0:
-        raise FormatError(f"{file.path.name}: query {query!r} with {name} {value}; expected more than zero.")
-    return DiscreteGaussian(value / multiple) if name == "sigma2" else DiscreteLaplace(value / multiple)
+    noise = file.noise(query, multiple)
+    if isinstance(noise, StatedNoise):
+        raise ConfigError(
+            f"{file.path.name}: measured with {noise.mechanism}, which states a variance and no law of its "
+            "noise: neither intervals nor the Census Bureau's layout are possible."
+        )
+    return noise

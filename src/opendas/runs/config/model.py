@@ -7,7 +7,7 @@ Only form is judged here. What a value means together with a product, a reader o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -29,10 +29,11 @@ from opendas.files.remote import RemoteAddress
 from opendas.geography.frame import CENSUS_GEOLEVELS, ENTITY_CATEGORIES
 from opendas.geography.recipe import BLOCK_GROUP_RULES, NAMED_SPINES, SpineStep
 from opendas.geography.tract_groups import METHODS
-from opendas.parts import ESTIMATORS, names_of_parts
+from opendas.parts import ESTIMATORS, MECHANISMS, names_of_parts
 from opendas.privacy.exact import parse_fraction
 from opendas.readers.base import FRAME_FROM_RECORDS, MemoryTable
 from opendas.runs.config.words import LONGEST, is_one_line, nearest
+from opendas.sampling.mechanisms import OWN_MECHANISMS
 from opendas.schema.declarations import ContributionBound, Distinct
 from opendas.schema.product import Product
 from opendas.schema.provenance import PROVENANCE_WORDS, Discovery, Provenance
@@ -149,12 +150,20 @@ def _estimator(value: object) -> str | Estimator:
     """Keep an estimator of a program, and a name that is known; other packages are not loaded for it."""
     if not isinstance(value, str) and callable(getattr(value, "fit", None)):
         return cast(Estimator, value)
-    name = _text(value)
-    if name in OWN_ESTIMATORS or name in (others := names_of_parts(ESTIMATORS)):
+    return _part(_text(value), ESTIMATORS, OWN_ESTIMATORS)
+
+
+def _mechanism(value: object) -> str:
+    return _part(_text(value), MECHANISMS, tuple(OWN_MECHANISMS))
+
+
+def _part(name: str, group: str, own: Sequence[str]) -> str:
+    """Return the name of a part, ours or of another package; packages are looked for where it is not ours."""
+    if name in own or name in (others := names_of_parts(group)):
         return name
-    known = (*OWN_ESTIMATORS, *others)
+    known = (*own, *others)
     words = {"known": ", ".join(known), "found": repr(name), "hint": nearest(name, known)}
-    raise PydanticCustomError("estimator", "expected one of {known}; found {found}; {hint}", words)
+    raise PydanticCustomError("part", "expected one of {known}; found {found}; {hint}", words)
 
 
 def _frame(value: object, info: ValidationInfo) -> str | MemoryTable:
@@ -205,7 +214,7 @@ class RunSection(Section):
     """``[run]``: what is released, and how."""
 
     product: Annotated[str | Product, PlainValidator(_product)]
-    mechanism: Literal["discrete-gaussian", "discrete-laplace"] = "discrete-gaussian"
+    mechanism: Annotated[str, PlainValidator(_mechanism)] = "discrete-gaussian"
     neighbours: Literal["bounded", "unbounded"] = "bounded"
     estimator: Annotated[str | Estimator, PlainValidator(_estimator)] = TOPDOWN
     drop_invariants: tuple[Name, ...] = ()

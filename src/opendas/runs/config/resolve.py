@@ -27,6 +27,7 @@ from opendas.runs.config.model import (
 )
 from opendas.runs.config.product_file import earlier_stages, load_product, pass_table
 from opendas.runs.config.words import nearest
+from opendas.sampling.mechanisms import stated_mechanism
 from opendas.schema.declarations import Invariant, Tie
 from opendas.schema.product import PassPlan, Product
 from opendas.schema.provenance import PROVENANCE_WORDS, Discovery, Domain, Provenance
@@ -431,7 +432,7 @@ def _parts(whole: Resolved, companion: Product) -> tuple[BudgetSpec, BudgetSpec]
                 f"{whole.product.name}. Give both a share in [budget.queries]."
             )
     parts = budget.part(own), budget.part(second)
-    rho = spec.mechanism.is_gaussian
+    rho = spec.mechanism.is_zcdp
     one, other = (
         replace(
             spec,
@@ -469,7 +470,8 @@ def _resolved(
         product = replace(product, protected_unit=reader.contribution.unit_id)
     tied = None if run_file.tie is None else release_path(run_file.tie.release)
     product = replace(product, tie=_tie(run_file, product, tied))
-    mechanism, neighbours = Mechanism(run_file.run.mechanism), Neighbours(run_file.run.neighbours)
+    mechanism = Mechanism(stated_mechanism(run_file.run.mechanism))
+    neighbours = Neighbours(run_file.run.neighbours)
     return Resolved(
         product=product,
         dropped=dropped,
@@ -678,7 +680,7 @@ def _refuse_posterior(run_file: RunFile, product: Product, held: Sequence[Invari
     several = [bound.name for k, bound in enumerate(product.bounds) if inside[k, twice].any()]
     if several:
         wrong.append(f"bounds {', '.join(several)}, which count some cells several times")
-    if not Mechanism(run_file.run.mechanism).is_gaussian:
+    if run_file.run.mechanism != Mechanism.DISCRETE_GAUSSIAN:
         wrong.append(f"mechanism {run_file.run.mechanism}: it samples under discrete Gaussian noise alone")
     if wrong:
         raise ConfigError(

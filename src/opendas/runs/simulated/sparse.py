@@ -130,7 +130,7 @@ def _fewer_attributes(run: Run) -> Iterator[tuple[str, Run]]:
 
 
 def _budget(run: Run, total: Fraction, queries: Mapping[str, Mapping[str, Fraction]]) -> BudgetSpec:
-    gaussian = run.budget.mechanism.is_gaussian
+    gaussian = run.budget.mechanism.is_zcdp
     return replace(
         run.resolved.budget,
         preset=None,

@@ -20,7 +20,7 @@ from opendas.errors import FormatError
 from opendas.files.atomic import sha256_file
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.measurement.protection import ProtectionMap
-from opendas.parts import ESTIMATORS
+from opendas.parts import ESTIMATORS, MECHANISMS
 from opendas.readers.base import FRAME_FROM_RECORDS
 from opendas.report.certificate import CERTIFICATE, ReleasedFile, build_certificate, certificate_bytes
 from opendas.report.facts import RunFacts
@@ -83,8 +83,14 @@ def _check_words(run: Run, certified: RunFacts, declared: Sequence[str]) -> None
     named = {part.name for part in parts if part.kind == ESTIMATORS and part.package}
     outside = {run.resolved.estimator} if certified.estimated else set()
     require(
-        named == outside - set(OWN_ESTIMATORS) and len(parts) == len(named),
+        named == outside - set(OWN_ESTIMATORS),
         "the certificate does not say which package the estimator comes from.",
+    )
+    measuring = run.measuring_parts
+    require(
+        {part for part in parts if part.kind == MECHANISMS} == set(measuring)
+        and len(parts) == len(named) + len(measuring),
+        "the certificate does not say which package the mechanism comes from.",
     )
     require(
         all(part.proof for part in parts) or UNPROVEN_PART in certified.stamps,

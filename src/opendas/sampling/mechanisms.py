@@ -1,0 +1,287 @@
+"""Mechanisms: what draws the noisy answers of a query group, ours and those of other packages.
+
+A mechanism states what its answers cost. Ours draw many geounits at once, by
+:mod:`opendas.sampling.noise`; the bytes are those of :meth:`AnswerMechanism.answer`, geounit by geounit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.arrays import Ints
+from opendas.errors import ConfigError, PrivacyError
+from opendas.parts import MECHANISMS, Origin, outside_part
+from opendas.sampling.inverse_cdf import SamplerTable
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, Noise
+
+__all__ = [
+    "OWN_MECHANISMS",
+    "AnswerMechanism",
+    "AnyNoise",
+    "KeyedWords",
+    "StatedNoise",
+    "find_mechanism",
+    "is_stated",
+    "stated_mechanism",
+]
+
+
+class KeyedWords(Protocol):
+    """Random bits under the key of a run, of one query group at one geounit."""
+
+    def __call__(self, numbers: Ints, refinement: int = 0, /) -> npt.NDArray[np.uint64]:
+        """Return 64 bits for each number, uint64 (k,): always the same for the same number and refinement.
+
+        `numbers`, int64 (k,), are below 2**48, `refinement` below 2**16. Different ones have independent
+        bits.
+        """
+        ...
+
+
+class AnswerMechanism(Protocol):
+    """Draws the noisy answers of one query group at one geounit, and states what they cost.
+
+    ``definition`` is ``"zcdp"`` or ``"pure-dp"``. ``loss`` is the exact loss that the run grants an answer:
+    rho for each unit of squared L2 distance between two vectors of true answers, or epsilon for each unit of
+    L1 distance. A part of another package has the definition ``"zcdp"``; ``proof`` may name the argument.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name in run files."""
+        ...
+
+    @property
+    def definition(self) -> str:
+        """What its loss means."""
+        ...
+
+    def spends(self, loss: Fraction, /) -> Fraction:
+        """Return what it spends of a loss, exactly; at most `loss`."""
+        ...
+
+    def variance(self, loss: Fraction, /) -> float:
+        """Return the variance of one answer, in squared counts; the same whatever the true answers are."""
+        ...
+
+    def margin(self, loss: Fraction, confidence: Fraction, /) -> int:
+        """Return a half-width, in counts, that the noise of one answer keeps with this probability."""
+        ...
+
+    def answer(self, exact: Ints, loss: Fraction, words: KeyedWords, /) -> Ints:
+        """Return noisy answers, int64 (m,), of mean `exact`, int64 (m,): all random numbers are `words`."""
+        ...
+
+
+def _drawn(law: Noise, exact: Ints, words: KeyedWords) -> Ints:
+    """Add a draw of a law to each answer: that of the word with the answer's number."""
+    table, numbers = SamplerTable.build(law), np.arange(len(exact), dtype=np.int64)
+    pairs = np.zeros((len(exact), 2), dtype=np.uint64)
+    pairs[:, 0] = words(numbers)
+    noise, ties = np.empty(len(exact), dtype=np.int64), np.empty(len(exact), dtype=np.int64)
+    for i in ties[: table.lookup(pairs, noise, ties)].tolist():
+        noise[i] = table.resolve(int(pairs[i, 0]), lambda r, i=i: int(words(numbers[i : i + 1], r)[0]))  # type: ignore[misc]
+    return exact + noise
+
+
+class GaussianAnswers:
+    """Discrete Gaussian noise of parameter ``1 / (2 rho)``."""
+
+    name, definition = "discrete-gaussian", "zcdp"
+
+    def spends(self, loss: Fraction) -> Fraction:
+        """Return all of it."""
+        return loss
+
+    def variance(self, loss: Fraction) -> float:
+        """Return the variance of the law."""
+        return DiscreteGaussian(1 / (2 * loss)).variance
+
+    def margin(self, loss: Fraction, confidence: Fraction) -> int:
+        """Return the margin of the law, decided exactly."""
+        return DiscreteGaussian(1 / (2 * loss)).margin(confidence)
+
+    def answer(self, exact: Ints, loss: Fraction, words: KeyedWords) -> Ints:
+        """Return answers with independent noise."""
+        return _drawn(DiscreteGaussian(1 / (2 * loss)), exact, words)
+
+
+class LaplaceAnswers:
+    """Discrete Laplace noise, the two-sided geometric law, of scale ``1 / epsilon``."""
+
+    name, definition = "discrete-laplace", "pure-dp"
+
+    def spends(self, loss: Fraction) -> Fraction:
+        """Return all of it."""
+        return loss
+
+    def variance(self, loss: Fraction) -> float:
+        """Return the variance of the law."""
+        return DiscreteLaplace(1 / loss).variance
+
+    def margin(self, loss: Fraction, confidence: Fraction) -> int:
+        """Return the margin of the law, decided exactly."""
+        return DiscreteLaplace(1 / loss).margin(confidence)
+
+    def answer(self, exact: Ints, loss: Fraction, words: KeyedWords) -> Ints:
+        """Return answers with independent noise."""
+        return _drawn(DiscreteLaplace(1 / loss), exact, words)
+
+
+OWN_MECHANISMS: Mapping[str, AnswerMechanism] = MappingProxyType(
+    {each.name: each for each in (GaussianAnswers(), LaplaceAnswers())}
+)
+
+_STATED = re.compile(r"zcdp:(?P<name>[\w.-]+) \((?P<package>[\w.-]+) (?P<version>[\w.+!-]+)\)")
+
+
+def is_stated(mechanism: str) -> bool:
+    """Whether a word of a certificate names a mechanism of another package, with its version."""
+    return _STATED.fullmatch(mechanism) is not None
+
+
+def stated_mechanism(name: str) -> str:
+    """Return the word for a mechanism of a run file: its name, and for one of another package its version.
+
+    The version is part of the measurement plan, so that one key never serves two versions.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of this name, or it is no mechanism.
+    """
+    if name in OWN_MECHANISMS:
+        return name
+    part, origin = outside_part(MECHANISMS, name, OWN_MECHANISMS)
+    word = f"zcdp:{name} ({origin.package} {origin.version})"
+    methods = ("spends", "variance", "margin", "answer")
+    if getattr(part, "name", None) != name or not all(
+        callable(getattr(part, each, None)) for each in methods
+    ):
+        raise ConfigError(
+            f"{name!r} is no mechanism: it needs name = {name!r} and the methods {', '.join(methods)}."
+        )
+    if getattr(part, "definition", None) != "zcdp":
+        raise ConfigError(
+            f"the mechanism {name!r} is not one of zCDP: it needs definition = 'zcdp'. Pure "
+            "epsilon-differential privacy is zCDP with rho = epsilon ** 2 / 2."
+        )
+    if not is_stated(word):
+        raise ConfigError(f"{word!r} does not fit into a certificate: name, package and version are words.")
+    return word
+
+
+@lru_cache(maxsize=64)
+def find_mechanism(word: str) -> tuple[AnswerMechanism, Origin]:
+    """Return the mechanism of another package that a plan was made with.
+
+    Raises
+    ------
+    ConfigError
+        If the package is not installed, or in another version.
+    """
+    found = _STATED.fullmatch(word)
+    if found is None:
+        raise ConfigError(f"{word!r} names no mechanism of another package.")
+    part, origin = outside_part(MECHANISMS, found["name"], OWN_MECHANISMS)
+    if stated_mechanism(found["name"]) != word:
+        raise ConfigError(
+            f"the plan was made with {found['name']} of the package {found['package']} {found['version']}; "
+            f"installed is {origin.package} {origin.version}."
+        )
+    return part, origin
+
+
+@dataclass(frozen=True, slots=True)
+class StatedNoise:
+    """The noise of a mechanism of another package: what it states, nothing of its law.
+
+    Parameters
+    ----------
+    sigma2 : Fraction, > 0
+        ``1 / (2 rho)``, in squared counts: the parameter of the discrete Gaussian of the same loss.
+    mechanism : str
+        As :func:`stated_mechanism` words it.
+    """
+
+    sigma2: Fraction
+    mechanism: str
+
+    @property
+    def name(self) -> str:
+        """Name written into messages."""
+        return self.mechanism
+
+    @property
+    def parameter(self) -> Fraction:
+        """What noise is told apart by."""
+        return self.sigma2
+
+    @property
+    def rho(self) -> Fraction:
+        """Loss for each unit of squared distance."""
+        return 1 / (2 * self.sigma2)
+
+    @property
+    def variance(self) -> float:
+        """As its package states."""
+        value = float(find_mechanism(self.mechanism)[0].variance(self.rho))
+        if not 0 <= value < float("inf"):
+            raise PrivacyError(f"{self.mechanism} states a variance of {value}.")
+        return value
+
+    def margin(self, confidence: Fraction) -> int:
+        """As its package states."""
+        return int(find_mechanism(self.mechanism)[0].margin(self.rho, confidence))
+
+    def tail_length(self, bits: int) -> int:
+        """Return 0: its draws need no table of ours."""
+        return 0
+
+    def check(self) -> None:
+        """Refuse a mechanism that spends more than it is granted, before a key exists.
+
+        Raises
+        ------
+        PrivacyError
+        """
+        spent = find_mechanism(self.mechanism)[0].spends(self.rho)
+        if not isinstance(spent, Fraction | int) or isinstance(spent, bool) or not 0 < spent <= self.rho:
+            raise PrivacyError(
+                f"{self.mechanism} states that it spends {spent} of rho {self.rho}; expected an exact number "
+                "above 0 and not above what it is granted."
+            )
+
+    def answers(self, exact: Ints, words: KeyedWords) -> Ints:
+        """Return the noisy answers of one query group at one geounit, int64 (m,).
+
+        Raises
+        ------
+        PrivacyError
+            If the mechanism fails, or answers with anything else. No message holds an answer.
+        """
+        given = exact.copy()
+        given.flags.writeable = False
+        try:
+            found = np.asarray(find_mechanism(self.mechanism)[0].answer(given, self.rho, words))
+        except Exception as error:
+            raise PrivacyError(f"{self.mechanism} failed with {type(error).__name__}.") from None
+        if found.shape != exact.shape or found.dtype != np.int64:
+            raise PrivacyError(
+                f"{self.mechanism} answers with {found.dtype} of shape {found.shape}; expected are int64 of "
+                f"shape {exact.shape}."
+            )
+        return found
+
+
+AnyNoise = Noise | StatedNoise
+"""Noise of an answer: a law of ours, or what another package states."""
