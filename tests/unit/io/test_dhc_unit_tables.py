@@ -132,13 +132,13 @@ def size_and_family(here: pd.DataFrame) -> Rows:
 
 
 def couples(here: pd.DataFrame) -> Rows:
-    yield here[here["CPLT"] != "5"]
+    yield here[~here["CPLT"].isin(["0", "5"])]
     for first, second in ("12", "34"):
         yield here[here["CPLT"].isin([first, second])]
         yield here[here["CPLT"] == first]
         yield here[here["CPLT"] == second]
         yield from sexes(here[here["CPLT"] == second])
-    yield here[here["CPLT"] == "5"]
+    yield here[here["CPLT"].isin(["0", "5"])]
 
 
 def generations(here: pd.DataFrame) -> Rows:

@@ -62,7 +62,7 @@ def household_type(sex: int, kind: HouseholdType) -> tuple[str, str, str]:
     if kind.couple == "cohabiting_same_sex":
         return family, "03" if own else "04", "1" if man else "3"
     if kind.size == 1:
-        return family, "09" if man else "05", "5"
+        return family, "09" if man else "05", "0"
     if own:
         return family, "10" if man else "06", "5"
     if kind.relatives:
@@ -76,8 +76,9 @@ def household(cell: int) -> list[str]:
     kind = HOUSEHOLD_TYPES[number]
     generations = "0" if kind.size <= 2 else "2" if kind.multigenerational else "1"
     family, detailed, partners = household_type(sex, kind)
+    couple = "0" if kind.size == 1 else COUPLES[kind.couple]
     return [
-        str(kind.size), family, detailed, COUPLES[kind.couple], partners, generations, str(age + 1),
+        str(kind.size), family, detailed, couple, partners, generations, str(age + 1),
         str(hispanic + 1), f"{race + 1:02d}", CHILDREN[kind.own_children], str(int(kind.minor)),
         str(int(elderly >= 1)), str(int(elderly >= 2)), str(int(elderly == 3)), CHILDREN[kind.children],
         str(sex + 1),

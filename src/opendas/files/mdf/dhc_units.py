@@ -74,7 +74,8 @@ def unit_columns(product: Product) -> dict[str, Column]:
         "HHSIZE": column(7, (each.size for each in types), kind),
         "HHT": column(7, (_hht(*each) for each in both), sex_and_kind),
         "HHT2": column(12, (_hht2(*each) for each in both), sex_and_kind, width=2),
-        "CPLT": column(5, (COUPLES.index(each.couple) + 1 for each in types), kind),
+        # "Not in universe" of people who live alone, as in the production's recoder.
+        "CPLT": column(5, ((each.size > 1) * (COUPLES.index(each.couple) + 1) for each in types), kind),
         "UPART": column(5, (_upart(*each) for each in both), sex_and_kind),
         "MULTG": column(2, ((each.size > 2) * (1 + each.multigenerational) for each in types), kind),
         "THHLDRAGE": column(9, range(1, 10), age),
@@ -107,7 +108,9 @@ def _hht2(sex: int, kind: HouseholdType) -> int:
 
 
 def _upart(sex: int, kind: HouseholdType) -> int:
-    """Unmarried partners: 1 two men, 2 a man's woman, 3 two women, 4 a woman's man, 5 none."""
+    """Unmarried partners: 1 two men, 2 a man's woman, 3 two women, 4 a woman's man, 5 none, 0 alone."""
+    if kind.size == 1:
+        return 0
     if kind.couple not in COUPLES[2:4]:
         return 5
     return 1 + 2 * sex + (kind.couple == COUPLES[2])
