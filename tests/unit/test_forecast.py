@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 from support.mini import mini_frame, mini_histogram, write_mini
 
+import opendas.runs.machine as machine
 import opendas.runs.progress.forecast as module
+from opendas.cli.main import main
 from opendas.errors import EnvironmentFailure
 from opendas.runs.progress.forecast import check_room, forecast_run, measure_small_run
 from opendas.runs.run import Run, load
+from opendas.schema.attributes import Schema
 
 SECONDS = {"region": 1.0, "town": 0.1, "block": 0.01}
 
@@ -139,3 +142,52 @@ def test_too_little_memory_is_a_warning(run: Run, tmp_path: Path, monkeypatch: p
     assert "Fewer --workers" in warning
     (warning,) = check_room(replace(needed, workers=1), tmp_path)
     assert "Fewer" not in warning
+
+
+MANY_ATTRIBUTES = """
+[product]
+name = "survey"
+protected_unit = "person"
+provenance = "code-book"
+[attributes]
+""" + "\n".join(f"a{number:02} = {list('xyz')[: 3 if number < 17 else 2]}" for number in range(20))
+
+THEIR_RUN = """
+[run]
+product = "survey.toml"
+[input]
+reader = "records"
+path = "unread.csv"
+[geography]
+levels = [{ name = "all", prefix = 0 }, { name = "ward" }]
+frame = "frame.csv"
+provenance = "public"
+[budget]
+rho = "1"
+geolevels = { all = "1/2", ward = "1/2" }
+queries = { "*" = { detailed = "1" } }
+"""
+
+
+def test_a_table_too_large_for_the_machine_is_refused_unread_with_the_nearest_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "survey.toml").write_text(MANY_ATTRIBUTES)
+    (tmp_path / "run.toml").write_text(THEIR_RUN)
+    (tmp_path / "unread.csv").write_text("no record of such a table: who reads it speaks of columns\n")
+    (tmp_path / "frame.csv").write_text("geocode\n1\n2\n")
+    monkeypatch.setattr(machine, "available_memory_mb", lambda: 8192.0)
+    for command in (["plan"], ["run", "--out", str(tmp_path / "out")]):
+        with pytest.raises(SystemExit) as ended:
+            main([command[0], str(tmp_path / "run.toml"), *command[1:]])
+        assert ended.value.code == EnvironmentFailure.exit_code
+        said = capsys.readouterr().err
+        assert "1,033,121,304 cells" in said
+        assert not (tmp_path / "out").exists()
+    named = said.split("attributes ")[1].split(":")[0].split(", ")
+    product = load(tmp_path / "run.toml").product
+    attributes = product.schema.attributes
+    few = Schema(tuple(product.schema.attribute(name) for name in named))
+    assert [each.name for each in attributes if each.name in named] == named
+    machine.check_cells(replace(product, schema=few))
+    assert few.size * machine.CELL_MB <= 8192 < 3 * few.size * machine.CELL_MB

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -15,8 +16,17 @@ from pathlib import Path
 
 from opendas.custody.folders import writable
 from opendas.engines.spark.session import java_program
+from opendas.errors import EnvironmentFailure
+from opendas.runs.progress.clock import size_text
+from opendas.runs.progress.processes import available_memory_mb
+from opendas.schema.attributes import Attribute
+from opendas.schema.product import Product
 
-__all__ = ["Finding", "examine", "version_at_least"]
+__all__ = ["CELL_MB", "Finding", "check_cells", "examine", "version_at_least"]
+
+CELL_MB = 500 / (1 << 20)
+"""MB that a cell takes of a run with few query groups: masks, row numbers, and an estimate of the topmost
+geounit, as counted in a run of a table with 1.6 million cells."""
 
 _GIB = 1 << 30
 _LEAST_MEMORY = 2 * _GIB
@@ -69,6 +79,39 @@ def examine(folder: Path | None = None) -> list[Finding]:
         *_spark(),
         _documentation(),
     ]
+
+
+def check_cells(product: Product) -> None:
+    """Refuse a product with more cells than this machine can hold arrays of.
+
+    Parameters
+    ----------
+    product : Product
+
+    Raises
+    ------
+    EnvironmentFailure
+        If not even half of what its cells take is available; it names the nearest choice of attributes that
+        fits: the largest are left out first.
+    """
+    cells, room = product.schema.size, available_memory_mb()
+    if cells * CELL_MB / 2 <= room:
+        return
+    kept = sorted(product.schema.attributes, key=len)
+    while len(kept) > 1 and _cells(kept) * CELL_MB > room:
+        kept.pop()
+    names = [each.name for each in product.schema.attributes if each in kept]
+    raise EnvironmentFailure(
+        f"product {product.name!r} has {cells:,} cells, and a run holds arrays as long as all of them: about "
+        f"{size_text(cells * CELL_MB)}, where {size_text(room)} of memory are available. Nothing was read or "
+        f"drawn. The nearest that fits here are the {len(names)} attributes {', '.join(names)}: "
+        f"{_cells(kept):,} cells, about {size_text(_cells(kept) * CELL_MB)}. Or join levels, or make two "
+        "releases of fewer attributes each."
+    )
+
+
+def _cells(attributes: list[Attribute]) -> int:
+    return math.prod(len(attribute) for attribute in attributes)
 
 
 def _python() -> Finding:

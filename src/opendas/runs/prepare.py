@@ -26,6 +26,7 @@ from opendas.privacy.relations import Neighbours
 from opendas.readers.base import InputData, ReaderSpec, SelectionKeys
 from opendas.runs.account import tagger_of
 from opendas.runs.act import Act, Charged, Planned
+from opendas.runs.machine import check_cells
 from opendas.runs.options import RunOptions
 from opendas.runs.progress.forecast import check_room, forecast_run
 from opendas.runs.run import Run
@@ -125,6 +126,7 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
     estimates : bool
         False where measurements are all that is wanted.
     """
+    check_cells(run.product)
     act.tell("reading", 0, 1)
     resolved, product, cache = run.resolved, run.product, act.space.cache(run.product.name)
     data = backend.read(_chosen_by_key(act, resolved.reader), cache)

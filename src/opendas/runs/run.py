@@ -39,6 +39,7 @@ from opendas.runs.config.load import load_run_file, parse_document
 from opendas.runs.config.model import BudgetSection, RunFile, RunSection
 from opendas.runs.config.product_file import declare_product
 from opendas.runs.config.resolve import Resolved, resolve
+from opendas.runs.machine import check_cells
 from opendas.sampling.mechanisms import find_mechanism, is_stated
 from opendas.schema.product import Product
 from opendas.topdown.family_data import LevelRules
@@ -127,6 +128,7 @@ class Run:
     @cached_property
     def plan(self) -> MeasurementPlan:
         """What is asked of every geounit, with what noise."""
+        check_cells(self.product)
         return MeasurementPlan(self.product, self.spine, self.budget)
 
     @cached_property

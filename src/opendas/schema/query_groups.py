@@ -170,13 +170,16 @@ class Workload:
             factors = self.schema.names
         else:
             factors = tuple(canonical.split(" * "))
-        codes = self.schema.codes(np.arange(self.schema.size))
-        rows = np.zeros(self.schema.size, dtype=np.int64)
+        factor_at = {self._maps[factor][0]: factor for factor in factors}
+        rows = np.zeros(1, dtype=np.int32)  # of the cells of the attributes before, in row-major order
         shape = []
         labels = []
-        for factor in factors:
-            position, level_map, names = self._maps[factor]
-            rows = rows * len(names) + level_map[codes[position]]
+        for position, attribute in enumerate(self.schema.attributes):
+            if position not in factor_at:
+                rows = np.repeat(rows, len(attribute))
+                continue
+            _, level_map, names = self._maps[factor_at[position]]
+            rows = (rows[:, None] * np.int32(len(names)) + level_map).ravel()
             shape.append(len(names))
             labels.append(names)
-        return QueryGroup(canonical, factors, tuple(shape), rows.astype(np.int32), tuple(labels))
+        return QueryGroup(canonical, factors, tuple(shape), rows, tuple(labels))

@@ -316,7 +316,7 @@ def _product(declared: ProductFile, check: _Checker) -> Product:
         workloads=workloads,
     )
     check.finish()
-    if not product.possible.any():
+    if product.structural_zeros and not product.possible.any():
         check.refuse(("structural_zeros",), "together they forbid every cell of the schema")
     check.finish()
     return product
