@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from opendas.arrays import Codes
 from opendas.files.official_areas import HEADER_FIELDS, OfficialAreas
 from opendas.files.parquet import bytes_column
 from opendas.geography.frame import Frame
@@ -79,11 +80,15 @@ def _records(header: Header, census: int, frame: Frame, *, assigned: bool) -> pa
             kinds[rows] = ""
     none = kinds == ""
     columns = {
-        "geolevel": pa.array(kinds.tolist(), pa.string(), mask=none),
-        "geocode": pa.array([code.decode("latin-1") for code in codes.tolist()], pa.string(), mask=none),
+        "geolevel": pa.array(kinds, pa.string(), mask=none),
+        "geocode": pa.array(codes, pa.binary(), mask=none).cast(pa.string()),
     }
-    for name in HEADER_FIELDS[census]:
-        values, which = np.unique(header.fields[name], return_inverse=True)
-        texts = pa.array([header_text(value) for value in values.tolist()], pa.string())
-        columns[name] = texts.take(pa.array(which))
-    return pa.table(columns)
+    return pa.table(columns | {name: _texts(header.fields[name]) for name in HEADER_FIELDS[census]})
+
+
+def _texts(field: Codes) -> pa.Array:
+    """Return a field of a header as text: the many in UTF-8 at once."""
+    try:
+        return pa.array(field, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([header_text(value) for value in field.tolist()], pa.string())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -81,7 +82,7 @@ def entity_codes(header: Header, rows: npt.NDArray[np.integer]) -> dict[str, Cod
 
 def area_records(
     header: Header, levels: Mapping[bytes, tuple[str, tuple[str, ...]]] = _LEVELS
-) -> Iterator[tuple[str, Ints, list[bytes]]]:
+) -> Iterator[tuple[str, Ints, Codes]]:
     """Yield (category, records, codes) of the areas that summary records name."""
     for level, (category, fields) in levels.items():
         rows = np.flatnonzero((header.fields["SUMLEV"] == level) & (header.fields["GEOCOMP"] == b"00"))
@@ -89,8 +90,7 @@ def area_records(
         rows = rows[~np.isin(own, NO_AREA)]
         if len(rows) == 0:
             continue
-        codes = [b"".join(parts) for parts in zip(*(header.fields[f][rows] for f in fields), strict=True)]
-        yield category, rows, codes
+        yield category, rows, reduce(np.strings.add, (header.fields[field][rows] for field in fields))
 
 
 def official_records(header: Header) -> tuple[npt.NDArray[np.str_], Codes]:
@@ -110,7 +110,7 @@ def area_names(header: Header) -> dict[str, dict[str, str]]:
     names: dict[str, dict[str, str]] = {}
     for category, rows, codes in area_records(header):
         labels = header.fields["NAME"][rows]
-        named = zip(codes, labels, strict=True)
+        named = zip(codes.tolist(), labels.tolist(), strict=True)
         names[category] = {code.decode("latin-1"): header_text(label) for code, label in named if label}
     return names
 
@@ -188,13 +188,10 @@ def parse_header_2010(member: Member, log: FindingLog, more: Collection[str] = (
     lines = _fixed_width_lines(member, log)
     if lines is None:
         return None
-    fields: dict[str, Codes] = {}
-    start = 0
-    for name, width in GEO_2010:
-        if (name in _WANTED or name in more) and name not in DROPPED:
-            column = np.ascontiguousarray(lines[:, start : start + width]).view(f"S{width}").ravel()
-            fields[name] = np.strings.strip(column)
-        start += width
+    layout = np.dtype([(name, f"S{width}") for name, width in GEO_2010])
+    records = lines.view(layout)[:, 0]
+    read = {*_WANTED, *more} - DROPPED
+    fields = {name: np.strings.strip(records[name]) for name in layout.names or () if name in read}
     return _header(member.where, fields, log)
 
 

@@ -101,7 +101,7 @@ def _extract(archive: zipfile.ZipFile, path: Path, name: str) -> Member:
     except DAMAGED_ZIP:
         rule = "this member is damaged or encrypted, or no text"
         raise FormatError(_UNPACKED, [Finding(where, None, None, rule)]) from None
-    if not data.strip():
+    if not data or data.isspace():
         rule = "expected records, found an empty file"
         raise FormatError("The redistricting file holds an empty member.", [Finding(where, None, None, rule)])
     return Member(where, data)
