@@ -1,7 +1,8 @@
 """Draw the pictures of the pages of evidence from their tables: ``python docs/generate_pictures.py``.
 
 A picture shows some columns of one table: a panel for each value of one column, a row for each of another, a
-mark for each series. A test compares the files with the tables and checks that each stands before its table.
+mark for each series; or one column against another, with a line for each series of rows. A test compares the
+files with the tables and checks that each stands before its table.
 """
 
 from __future__ import annotations
@@ -50,6 +51,28 @@ class Picture:
     series: tuple[str, ...]
     axis: str
     linear: bool = False
+
+
+@dataclass(frozen=True)
+class Curves:
+    """One column of a table against another; the series is what stands before the comma in the first."""
+
+    name: str
+    page: str
+    head: str
+    across: str
+    up: str
+    series: tuple[str, ...]
+    axes: tuple[str, str]
+
+
+CURVES = (
+    Curves(
+        *("block-price", "explanation/choosing-a-budget.md", "| Plan | rho | epsilon | epsilon within"),
+        *("epsilon within a block group", "block total", ("production", "geolevels kept", "same rho")),
+        ("epsilon within a block group", "mean absolute error of a block's total, people"),
+    ),
+)
 
 
 _ERROR, _TIME = "mean absolute error, people", "processor time of a family, ms"
@@ -182,10 +205,68 @@ def draw(picture: Picture, page: str) -> str:
     return "\n".join(parts) + "\n"
 
 
+def points(curves: Curves, page: str) -> dict[str, list[tuple[float, float]]]:
+    """Return the points of each series, from left to right."""
+    columns, rows, _ = table(page, curves.head)
+    across, up = columns.index(curves.across), columns.index(curves.up)
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in curves.series}
+    for row in rows:
+        x, y = number(row[across]), number(row[up])
+        assert x is not None
+        assert y is not None
+        found[row[0].partition(",")[0]].append((x, y))
+    return {name: sorted(each) for name, each in found.items()}
+
+
+def draw_curves(curves: Curves, page: str) -> str:
+    """Return the picture as SVG."""
+    found = points(curves, page)
+    marks = [
+        ticks([point[axis] for each in found.values() for point in each], linear=True) for axis in (0, 1)
+    ]
+    left, right, top, bottom = 60.0, WIDTH - 30.0, 50.0, 330.0
+
+    def place(point: tuple[float, float]) -> tuple[float, float]:
+        x, y = ((value - m[0]) / (m[-1] - m[0]) for value, m in zip(point, marks, strict=True))
+        return left + (right - left) * x, bottom - (bottom - top) * y
+
+    title = f"{curves.axes[1]} against {curves.axes[0]}: {', '.join(curves.series)}"
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} 380" role="img">']
+    parts += [f"<title>{escape(title)}</title>", style()]
+    for mark in marks[0]:
+        x, _ = place((mark, marks[1][0]))
+        parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}" class="grid"/>')
+        centred = f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle" class="muted">'
+        parts.append(f"{centred}{_short(mark)}</text>")
+    for mark in marks[1]:
+        _, y = place((marks[0][0], mark))
+        parts.append(f'<line x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>')
+        parts.append(
+            f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end" class="muted">{_short(mark)}</text>'
+        )
+    key = 8.0
+    for order, (name, each) in enumerate(found.items()):
+        parts.append(SHAPES[order].format(x=key + 4.5, y=16, l=key, t=11.5, c=f"s{order}"))
+        parts.append(f'<text x="{key + 14:g}" y="20" class="s{order} key">{escape(name)}</text>')
+        key += 40 + 7.2 * len(name)
+        placed = [place(point) for point in each]
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
+        parts.append(f'<polyline points="{line}" class="s{order}" style="fill: none; stroke-width: 1.5"/>')
+        parts += [SHAPES[order].format(x=x, y=y, l=x - 4.5, t=y - 4.5, c=f"s{order}") for x, y in placed]
+    parts.append(f'<text x="{left}" y="{top - 10}" class="muted">{escape(curves.axes[1])}</text>')
+    parts.append(
+        f'<text x="{right}" y="372" text-anchor="end" class="muted">{escape(curves.axes[0])}</text></svg>'
+    )
+    return "\n".join(parts) + "\n"
+
+
 def pictures() -> dict[Path, str]:
     """Return every picture by its file."""
-    texts = {page: (DOCS / page).read_text(encoding="utf-8") for page in {p.page for p in PICTURES}}
-    return {DOCS / "assets" / f"{p.name}.svg": draw(p, texts[p.page]) for p in PICTURES}
+    pages = {p.page for p in (*PICTURES, *CURVES)}
+    texts = {page: (DOCS / page).read_text(encoding="utf-8") for page in pages}
+    drawn = {p.name: draw(p, texts[p.page]) for p in PICTURES}
+    drawn |= {c.name: draw_curves(c, texts[c.page]) for c in CURVES}
+    return {DOCS / "assets" / f"{name}.svg": text for name, text in drawn.items()}
 
 
 if __name__ == "__main__":

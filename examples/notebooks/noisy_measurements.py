@@ -10,7 +10,6 @@
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 
 import opendas as od
@@ -32,13 +31,8 @@ print("product:", found["product"])
 print("rho from the top to a block:", round(found["rho"], 4))
 for said in (*found["contradictions"], *found["missing"]):
     print("-", said)
-pd.DataFrame(
-    [
-        (level["geolevel"], level["geounits"], len(level["queries"]), ", ".join(level["exact"]) or "none")
-        for level in found["levels"]
-    ],
-    columns=["geolevel", "geounits", "query groups", "exact"],
-)
+levels = pd.DataFrame(found["levels"])
+levels.assign(queries=levels["queries"].map(len))[["geolevel", "geounits", "queries"]]
 
 # %% [markdown]
 # A single answer, as it was published. Noise may make it negative, and nothing in it adds up.
@@ -62,14 +56,19 @@ table[["geocode", "cell", "estimate", "lower", "upper"]].head(4)
 # How much is gained over the answer to this question alone? Standard deviations are known without the truth.
 
 # %%
-alone = float(np.sqrt(hispanic["variance"].iloc[0]))
-combined = np.sqrt(table["variance"])
-figure, axis = plt.subplots(figsize=(6, 2.6))
-axis.hist(combined, bins=20, color="steelblue", label="all answers combined")
-axis.axvline(alone, color="black", linestyle="--", label="the answer to this question alone")
-axis.set(xlabel="standard deviation of a tract's count, people", ylabel="counts", xlim=(0, None))
-axis.legend(fontsize=8)
+rows = {}
+for name in ("County", "Tract", "Block_Group", "Block"):
+    answers = pd.read_parquet(measured / f"{name}.parquet" / "DPQuery", columns=["query_name", "variance"])
+    alone = answers.loc[answers["query_name"] == "hispanic_dpq", "variance"].iloc[0]
+    combined = noisy.intervals("hispanic", geolevel=name.lower()).to_pandas()["variance"].mean()
+    rows[name.lower()] = {"the answer alone": alone**0.5, "all answers combined": combined**0.5}
+deviations = pd.DataFrame(rows).T
+figure, axis = plt.subplots(figsize=(6, 2.8))
+deviations.plot.barh(ax=axis, color=["lightgray", "steelblue"])
+axis.set(xlabel="standard deviation of a count, people", ylabel="", xlim=(0, 130))
+axis.legend(loc="lower right", fontsize=8)
 figure.tight_layout()
+deviations.round(1)
 
 # %% [markdown]
 # A district of your own is a list of blocks. Its interval is computed from the measurements of blocks and of
@@ -78,4 +77,5 @@ figure.tight_layout()
 # %%
 parts = ["TABBLKST", "TABBLKCOU", "TABTRACTCE", "TABBLK"]
 blocks = sorted(set(od.Release("out").mdf("persons").to_pandas()[parts].astype(str).sum(axis=1)))
-noisy.interval("votingage", blocks=blocks[::3], level="0.95").to_pandas()[["cell", "estimate", "margin"]]
+district = noisy.interval("votingage", blocks=blocks[::3], level="0.95").to_pandas()
+district[["cell", "estimate", "margin"]]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
+from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pandas as pd
 import pytest
 from support.data import shared_data
 
 import opendas as od
 from opendas.budget.presets import preset
+from opendas.demo import write_demo
 from opendas.geography.frame import Frame, official_codes
 from opendas.geography.partitions import standard_spine
 from opendas.schema.histogram import Histogram
@@ -366,3 +369,35 @@ def test_the_page_of_my_town_has_every_table_that_its_script_writes(script) -> N
     assert all(text.count("\n| ") >= 2 for text in found.values())
     assert town.signed(-1234.5, 1) == "−1,234.5"
     assert town.signed(0.001, 2) == "0.00"
+
+
+def test_budgets_are_one_call_of_an_experiment_that_goes_on_where_it_was(script, tmp_path: Path) -> None:
+    budgets, experiment = script("budgets"), script("experiment")
+    run = od.load(write_demo(tmp_path / "input", 200)[0])
+    state = tmp_path / "state.jsonl"
+    whole, seconds = budgets.simulated(run, 2, "topdown", None)
+    assert seconds > 0
+    budgets.simulated(run, 1, "topdown", state)
+    again, _ = budgets.simulated(run, 2, "topdown", state)
+    assert len(state.read_text().splitlines()) == 1 + 2 * len(budgets.RHOS)
+    pd.testing.assert_frame_equal(whole, again)
+    lines = budgets.table(whole).splitlines()
+    assert len(lines) == 2 + len(budgets.SHOWN) * len(budgets.QUERIES)
+    first = [experiment_number(cell) for cell in lines[6].split("|")[3:-1]]
+    assert first == sorted(first, reverse=True)  # blocks' totals: more rho, less error
+    assert experiment.RHODE_ISLAND in experiment.rhode_island(Path("x"))
+
+
+def experiment_number(cell: str) -> float:
+    return float(cell.split("±")[0])
+
+
+def test_the_way_from_one_preset_to_another_starts_and_ends_with_them(script) -> None:
+    within = script("within_block_group")
+    for part, end in ((Fraction(0), within.KEPT), (Fraction(1), within.MOVED)):
+        plan = within.between(within.KEPT, within.MOVED, part)
+        assert plan["geolevels"] == dict(end.geolevels)
+        assert plan["queries"] == {level: dict(shares) for level, shares in end.queries.items()}
+    half = within.between(within.KEPT, within.MOVED, Fraction(1, 2))
+    assert sum(half["geolevels"].values()) == 1
+    assert all(sum(shares.values()) == 1 for shares in half["queries"].values())

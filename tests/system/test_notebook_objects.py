@@ -24,16 +24,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[od.Run, od.Release]:
 def test_reprs_are_short_and_tables_are_tables(made: tuple[od.Run, od.Release]) -> None:
     run, release = made
     table = release.mdf("mini")
-    shown = (run, od.plan(run), release, table, od.evaluate(release, truth=run, save=False))
-    for each in shown:
+    shown = (run, od.plan(run), release, table, od.describe_spine(run), od.allocate_run(run))
+    said = (od.account(run), od.NoisyFile(release.path), od.compare(release, release), *od.advise(run))
+    said += (od.account(rho=1), od.discrete_gaussian(3), od.evaluate(release, truth=run, save=False))
+    for each in (*shown, *said):
         assert len(repr(each)) < 300
         assert "object at 0x" not in repr(each)
-    for each in shown[:-1]:
+    assert repr(od.account(run)).startswith("PlanAccount(mini: rho 2, epsilon ")
+    for each in shown:
         page = each._repr_html_()
         assert page.startswith("<table>")
         assert page.count("<tr>") <= 1 + max(10, len(od.plan(run).rows))
     assert "region > town > block" in repr(run)
-    assert "confidential" in repr(shown[-1])
+    assert "confidential" in repr(said[-1])
 
 
 def test_nothing_is_opened_to_show_a_run(tmp_path: Path) -> None:

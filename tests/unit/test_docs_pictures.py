@@ -30,10 +30,10 @@ def test_the_files_are_drawn_from_the_tables(generator: ModuleType) -> None:
 
 
 def test_each_picture_stands_before_its_table(generator: ModuleType) -> None:
-    for picture in generator.PICTURES:
+    for picture in (*generator.PICTURES, *generator.CURVES):
         page = (DOCS / picture.page).read_text(encoding="utf-8")
         _, _, at = generator.table(page, picture.head)
-        assert page.splitlines()[at - 2].endswith(f"(assets/{picture.name}.svg)"), picture.name
+        assert page.splitlines()[at - 2].endswith(f"assets/{picture.name}.svg)"), picture.name
 
 
 def test_every_number_of_the_columns_has_a_mark(generator: ModuleType) -> None:
@@ -47,6 +47,19 @@ def test_every_number_of_the_columns_has_a_mark(generator: ModuleType) -> None:
             assert drawn
             marks = re.findall(rf'<(?:circle|rect|path) [^>]*class="s{order}"', text)
             assert len(marks) == len(drawn) + 1, (picture.name, name)  # one in the key
+
+
+def test_every_row_is_a_point_of_its_series(generator: ModuleType) -> None:
+    for curves in generator.CURVES:
+        page = (DOCS / curves.page).read_text(encoding="utf-8")
+        rows, found = generator.table(page, curves.head)[1], generator.points(curves, page)
+        assert sum(map(len, found.values())) == len(rows)
+        text = generator.draw_curves(curves, page)
+        for order, each in enumerate(found.values()):
+            assert len(each) > 1
+            marks = re.findall(rf'<(?:circle|rect|path) [^>]*class="s{order}"', text)
+            assert len(marks) == len(each) + 1  # one in the key
+            assert len(re.findall(rf'<polyline [^>]*class="s{order}"', text)) == 1
 
 
 def test_numbers_of_cells(generator: ModuleType) -> None:

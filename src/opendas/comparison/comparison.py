@@ -103,6 +103,10 @@ class Comparison:
     level: Fraction = Fraction(9, 10)
     plan: Callable[[Frame], AreaWeights] | None = None
 
+    def __repr__(self) -> str:
+        note = ", confidential" if self.confidential else ""
+        return f"Comparison({' beside '.join(self.labels)}{note})"
+
     def __post_init__(self) -> None:
         if len(self.sources) < 2:
             raise ConfigError(

@@ -168,6 +168,10 @@ class PlanAccount:
             object.__setattr__(self, "held", ProtectionMap.of(self.plan, self.frame))
         self.held.check()
 
+    def __repr__(self) -> str:
+        loss = f"{self.plan.budget.mechanism.loss_name} {format_fraction(self.loss)}"
+        return f"PlanAccount({self.plan.product.name}: {loss}, epsilon {self.epsilon():.4g})"
+
     @property
     def pure(self) -> bool:
         """Whether the plan spends a pure epsilon rather than rho."""

@@ -61,6 +61,23 @@ class RunAllocation:
 
     allocation: QueryAllocation | JointAllocation
 
+    def __repr__(self) -> str:
+        budget = self.allocation.budget
+        loss = f"{budget.mechanism.loss_name} {format_fraction(budget.total)}"
+        return f"RunAllocation({loss} to {', '.join(budget.geolevels)})"
+
+    def _repr_html_(self) -> str:
+        from opendas.report.notebook import html_table
+
+        budget = self.allocation.budget
+        queries = dict.fromkeys(query for shares in budget.queries.values() for query in shares)
+        rows = [("(geolevel)", *map(float, budget.geolevels.values()))]
+        rows += [
+            (query, *(float(budget.queries.get(level, {}).get(query, 0)) for level in budget.geolevels))
+            for query in queries
+        ]
+        return html_table("Shares", ("query", *budget.geolevels), rows)
+
     def toml(self) -> str:
         """Return the ``[budget]`` section of a run file, exact, with the source."""
         budget = self.allocation.budget

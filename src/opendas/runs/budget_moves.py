@@ -133,6 +133,9 @@ class Move:
     tried: tuple[Effect, ...]
     prices: tuple[Price, ...]
 
+    def __repr__(self) -> str:
+        return f"Move({self.text})"
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; shares as exact text."""
         return {

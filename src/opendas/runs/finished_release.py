@@ -84,6 +84,9 @@ class NoisyFile:
         self._open: dict[bytes, MeasuredProduct] = {}
         self._asked: dict[str, tuple[MeasuredProduct, str]] = {}
 
+    def __repr__(self) -> str:
+        return f"NoisyFile({', '.join(path.name for path in (self.path, *self._others))})"
+
     def _measured(self, query: str) -> tuple[MeasuredProduct, str]:
         from opendas.tables.interval_tables import open_measured, open_together
 

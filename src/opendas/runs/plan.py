@@ -291,6 +291,17 @@ class SpineTable:
     expected: tuple[dict[str, Any], ...]
     warnings: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{len(level)} {level.name}" for level in self.spine.levels)
+        return f"SpineTable({sizes}; {len(self.warnings)} warnings)"
+
+    def _repr_html_(self) -> str:
+        from opendas.report.notebook import html_table
+
+        names = tuple(dict.fromkeys(name for row in self.expected for name in row))
+        rows = ([row.get(name) for name in names] for row in self.expected)
+        return html_table("Expected error of the total, by noise alone", names, rows)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the answer of ``opendas spine --json``."""
         return {

@@ -148,6 +148,10 @@ class Tuning:
     path: tuple[Step, ...]
     made: int
 
+    def __repr__(self) -> str:
+        loss = f"{self.run.resolved.mechanism.loss_name} {float(self.candidate.total):.6g}"
+        return f"Tuning({self.run.product.name}: {loss}, {len(self.targets)} targets, {self.made} runs)"
+
     @property
     def budget(self) -> dict[str, Any]:
         """The parts of ``[budget]``, exact."""
