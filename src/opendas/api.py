@@ -586,31 +586,49 @@ def export_microdata(out: str | Path, to: str | Path, *, product: str | None = N
 
 
 def export_tidy(
-    out: str | Path, to: str | Path, *, product: str | None = None
+    out: str | Path, to: str | Path, *, product: str | None = None, state: str | None = None
 ) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """Write noisy measurements as tables without lists: a row for each geounit, a column for each cell.
 
     Parameters
     ----------
     out : path
-        An output folder, or a copy of its ``release/``.
+        An output folder, or a copy of its ``release/``; or a noisy measurement file in the Census Bureau's
+        layout, a folder with ``State.parquet`` and so on.
     to : path
         Folder; ``<product>/<geolevel>/<query>.parquet`` come to stand in it.
     product : str, optional
         One product. Default: all.
+    state : str, optional
+        Of a file of all states in the Bureau's layout, the only state that is read.
 
     Returns
     -------
     (tuple of path, tuple of str)
         The files, and the query groups that have too many cells for a table.
     """
+    from opendas.files.nmf.bureau import is_bureau_folder
+    from opendas.files.nmf.bureau_tree import BureauFile
     from opendas.files.nmf.tidy import write_tidy
-    from opendas.files.release_folder import ReleaseFolder
+    from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
+    from opendas.geography.states import find_state
+    from opendas.intervals.noisy_tree import NoisyTree
 
-    held = ReleaseFolder(Path(out))
+    held: dict[str, ReleasedProduct | NoisyTree]
+    if is_bureau_folder(Path(out)):
+        file = BureauFile.open(Path(out), None if state is None else find_state(state).fips)
+        trees = (file.tree(), *(() if file.product.companion is None else (file.companion(),)))
+        held = {tree.product.name: tree for tree in trees}
+    elif state is not None:
+        raise ConfigError("a state is chosen of a noisy measurement file in the Census Bureau's layout.")
+    else:
+        folder = ReleaseFolder(Path(out))
+        held = {name: folder[name] for name in folder.names}
+    if product is not None and product not in held:
+        raise ConfigError(f"{out} holds {', '.join(held)}, not {product}.")
     paths: list[Path] = []
     left_out: list[str] = []
-    for name in held.names if product is None else [product]:
+    for name in held if product is None else [product]:
         written, missing = write_tidy(held[name], Path(to) / name)
         paths += written
         left_out += [f"{name}:{query}" for query in missing]
@@ -721,6 +739,7 @@ def evaluate(
     truth: Run,
     *,
     entities: bool = False,
+    blocks: Any = None,
     save: bool = True,
     ledger: str | Path | None = None,
 ) -> Evaluation:
@@ -735,12 +754,17 @@ def evaluate(
         The run file with the input; its product must be in the release.
     entities : bool
         Give errors at every entity category too: places, school districts, ...
+    blocks : path, or frame, optional
+        A drawn plan: give the errors of its districts, too, as of a geolevel `district`. In the forms that
+        :meth:`Release.interval` takes.
     save : bool
         Also write tables and plots under ``confidential/evaluation``.
     ledger : path, optional
         The book of the data; by default that of the release, or one that knows the input.
     """
     from opendas.custody.folders import holding
+    from opendas.files.area_files import areas_of
+    from opendas.files.release_folder import ReleaseFolder
     from opendas.metrics.evaluate import evaluate as measure_errors
     from opendas.metrics.output import write_evaluation
 
@@ -750,9 +774,15 @@ def evaluate(
             f"{release.path} is a release alone: give the output folder, which has a place for "
             "what is confidential."
         )
+    districts = None
+    if blocks is not None:  # refused before the truth is read, and noted
+        released = ReleaseFolder(release.path)[name]
+        areas = areas_of(blocks, released.frame, False, released.official)
+        districts = areas.districts(len(released.frame))
     data = _truth_beside([release], truth, ledger)
+    estimate = release.estimate(name)
     result = measure_errors(
-        data.histogram, release.estimate(name), data.frame, truth.product, entities=entities
+        data.histogram, estimate, data.frame, truth.product, entities=entities, districts=districts
     )
     if save:
         with holding(release.path):

@@ -145,6 +145,35 @@ def test_with_the_truth_everything_says_that_it_is_confidential(
     assert all(check.ok for check in od.Release(out).verify(allow_seeded=True))
 
 
+def test_the_errors_of_a_drawn_plan_are_those_of_its_districts(
+    out: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = [block.code for block in people()]
+    plan = tmp_path / "plan.csv"
+    district = {code: "east" if number % 2 else "west" for number, code in enumerate(blocks)}
+    plan.write_text("GEOID20,district\n" + "".join(f"{code},{name}\n" for code, name in district.items()))
+    asked = ["evaluate", str(out), "--truth", str(made / "persons.toml"), "--blocks"]
+    before = (out / "ledger.jsonl").read_bytes()
+    half = tmp_path / "half.csv"
+    half.write_text(f"GEOID20,district,weight\n{blocks[0]},east,0.5\n")
+    assert guarded(cli, [*asked, str(half)]) == 2
+    assert (out / "ledger.jsonl").read_bytes() == before, "refused before the truth was read"
+    assert guarded(cli, [*asked, str(plan), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
+    (found,) = [row for row in rows if (row["geolevel"], row["query"]) == ("district", "votingage")]
+
+    released = od.tabulate(od.Release(out), ["votingage"], blocks=plan, to=tmp_path / "t")[0]
+    truth: dict[tuple[str, str], int] = {}
+    for block in people():
+        for (age, *_), count in block.people.items():
+            key = (district[block.code], "18plus" if age else "under18")
+            truth[key] = truth.get(key, 0) + count
+    counts = {(row["geocode"], row["label"]): row["value"] for row in pq.read_table(released).to_pylist()}
+    errors = [abs(count - truth.get(key, 0)) for key, count in counts.items()]
+    assert found["geounits"] == 2
+    assert found["mean_abs_error"] == sum(errors) / 2 > 0
+
+
 def test_without_the_truth_nothing_does(made: Path, tmp_path: Path) -> None:
     comparison = od.compare(made / "out", made / "fb2020.pl.zip")
     table, page = od.write_comparison(comparison, tmp_path / "changed")

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from support.bureau_layout import write_bureau
@@ -387,6 +388,22 @@ def test_the_bureaus_layout_gives_the_same_answers(tmp_path: Path, capsys) -> No
                 assert other["variance"] == pytest.approx(one["variance"], rel=1e-5, abs=1e-6)
                 assert abs(one["lower"] - other["lower"]) <= 1
                 assert "count" not in other
+    tables = {}
+    for name, source in (("ours", tmp_path / "out"), ("theirs", nmf)):
+        to = ["--product", "pl94-persons", "--to", str(tmp_path / name)]
+        assert guarded(cli, ["export", str(source), "--format", "long", *to]) == 0
+        tables[name] = {
+            path.relative_to(tmp_path / name): pq.read_table(path)
+            for path in sorted((tmp_path / name).rglob("*.parquet"))
+        }
+    assert list(tables["ours"]) == list(tables["theirs"])
+    for path, table in tables["ours"].items():
+        other = tables["theirs"][path]
+        asked = table.filter(pc.is_in(table["geocode"], other["geocode"]))
+        order = [("geocode", "ascending")]
+        one, two = asked.sort_by(order), other.sort_by(order)
+        assert one.drop(["variance"]).equals(two.drop(["variance"])), path
+        assert np.allclose(one["variance"], two["variance"], rtol=1e-6)
     shutil.rmtree(nmf / "Tract.parquet")
     assert guarded(cli, ["interval", str(nmf), "--query", "total", "--geolevel", "county"]) == 3
     assert "Tract is missing" in capsys.readouterr().err

@@ -489,9 +489,18 @@ def _margin_row(row: dict[str, Any], digits: int | None) -> dict[str, Any]:
     help="The run file that names the input.",
 )
 @click.option("--entities", is_flag=True, help="Also at entity categories: places, districts, ...")
+@click.option(
+    "--blocks",
+    metavar="PLAN",
+    type=PATH,
+    default=None,
+    help="Also the districts of a drawn plan: a file as for opendas interval.",
+)
 @ledger_option
 @json_option
-def evaluate_command(out: Path, truth: Path, entities: bool, ledger: Path | None, as_json: bool) -> None:
+def evaluate_command(
+    out: Path, truth: Path, entities: bool, blocks: Path | None, ledger: Path | None, as_json: bool
+) -> None:
     """Measure the error of a release against the confidential table.
 
     The answer is confidential, on stdout too; plots and tables go under OUT/confidential/evaluation. The
@@ -504,7 +513,7 @@ def evaluate_command(out: Path, truth: Path, entities: bool, ledger: Path | None
 
     remember_out(out)
     errors: dict[str, Any] = opendas.evaluate(
-        opendas.Release(out), truth=opendas.load(truth), entities=entities, ledger=ledger
+        opendas.Release(out), truth=opendas.load(truth), entities=entities, blocks=blocks, ledger=ledger
     ).to_dict()
     message("These figures compare with the confidential data: they are confidential. Do not publish them.")
     if as_json:
@@ -699,9 +708,12 @@ def _summary_lines(found: Mapping[str, Any]) -> Iterator[str]:
     "pl94: the legacy file of a state; long: noisy measurements as tables without lists.",
 )
 @click.option("--product", default=None, help="One product. Default: all that have the format.")
+@click.option("--state", metavar="STATE", default=None, help="With long, of an NMF of all states: this one.")
 @click.option("--to", type=FOLDER, required=True, help="Folder.")
-def export_command(out: Path, file_format: str, product: str | None, to: Path) -> None:
+def export_command(out: Path, file_format: str, product: str | None, state: str | None, to: Path) -> None:
     """Write a release as other programs expect it.
+
+    With --format long OUT may be a noisy measurement file in the Census Bureau's layout, too.
 
     Example: opendas export out --format nmf --to published
     """
@@ -709,7 +721,9 @@ def export_command(out: Path, file_format: str, product: str | None, to: Path) -
 
     left_out: tuple[str, ...] = ()
     if file_format == "long":
-        paths, left_out = opendas.export_tidy(out, to, product=product)
+        paths, left_out = opendas.export_tidy(out, to, product=product, state=state)
+    elif state is not None:
+        raise click.UsageError("--state goes with --format long.")
     elif file_format == "pl94":
         if product is not None:
             raise click.UsageError("--format pl94 is made of persons and units; leave out --product.")

@@ -19,7 +19,7 @@ from opendas.arrays import Bools, Ints
 from opendas.comparison.sources import TRUTH, Common, Counts, Source, common_counts
 from opendas.comparison.summaries import summaries
 from opendas.errors import ConfigError
-from opendas.files.area_files import AreaWeights
+from opendas.files.area_files import DISTRICT, AreaWeights
 from opendas.files.official_areas import OfficialAreas
 from opendas.files.parquet import text_column
 from opendas.files.release_folder import ReleasedProduct
@@ -32,10 +32,7 @@ from opendas.tables.names import area_names
 from opendas.tables.replicate_margins import Replicated, number_of_replicates, table_margins
 from opendas.tables.tabulate import NO_MARGIN, margins
 
-__all__ = ["DISTRICT", "Comparison", "Figures"]
-
-DISTRICT = "district"
-"""Geolevel of the districts of a plan."""
+__all__ = ["Comparison", "Figures"]
 
 REPLICATES, MEASUREMENT, FRAME = "replicates", "measurement", "frame"
 """What a margin is from: of the published count; of the one noisy answer below it; none can live there."""
@@ -159,15 +156,7 @@ class Comparison:
     def _districts(self, common: Common) -> tuple[Grouping, int]:
         assert self.plan is not None
         areas = self.plan(common.frame)
-        if not bool((areas.weight == 1).all()) or len(np.unique(areas.leaf)) < len(areas.leaf):
-            raise ConfigError("--blocks: districts have whole blocks, and a block is in one of them only.")
-        names = np.array([name.encode() for name in areas.names])
-        order = np.argsort(names)
-        number = np.empty(len(order), dtype=np.int64)
-        number[order] = np.arange(len(order))
-        of_leaf = np.full(len(common.frame), -1, dtype=np.int64)
-        of_leaf[areas.leaf] = number[areas.which]
-        return Grouping(DISTRICT, names[order], of_leaf), areas.skipped
+        return areas.districts(len(common.frame)), areas.skipped
 
     def tables_of(self, common: Common) -> tuple[Table, ...]:
         """Return the tables of a product that are compared."""

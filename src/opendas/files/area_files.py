@@ -30,9 +30,10 @@ from opendas.errors import ConfigError, EnvironmentFailure, Finding, FormatError
 from opendas.files.official_areas import OfficialAreas
 from opendas.files.parquet import open_parquet, reading
 from opendas.files.shapes import areas_of_points, holds_shapes
-from opendas.geography.frame import Frame
+from opendas.geography.frame import Frame, Grouping
 
 __all__ = [
+    "DISTRICT",
     "WHOLE",
     "AreaWeights",
     "Blocks",
@@ -66,6 +67,9 @@ LONGEST_AREA = 200
 
 _SHOWN = 20
 
+DISTRICT = "district"
+"""Geolevel of the districts of a plan."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AreaWeights:
@@ -89,6 +93,24 @@ class AreaWeights:
     leaf: Ints
     weight: Floats
     skipped: int = 0
+
+    def districts(self, leaves: int) -> Grouping:
+        """Return the areas as geounits of a frame with so many leaves, in order of name.
+
+        Raises
+        ------
+        ConfigError
+            If a leaf counts in part, or lies in two of them.
+        """
+        if not bool((self.weight == 1).all()) or len(np.unique(self.leaf)) < len(self.leaf):
+            raise ConfigError("--blocks: districts have whole blocks, and a block is in one of them only.")
+        names = np.array([name.encode() for name in self.names])
+        order = np.argsort(names)
+        number = np.empty(len(order), dtype=np.int64)
+        number[order] = np.arange(len(order))
+        of_leaf = np.full(leaves, -1, dtype=np.int64)
+        of_leaf[self.leaf] = number[self.which]
+        return Grouping(DISTRICT, names[order], of_leaf)
 
 
 @dataclass(frozen=True)

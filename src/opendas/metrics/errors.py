@@ -130,9 +130,9 @@ def levels_of(frame: Frame, *, entities: bool = False) -> tuple[str, ...]:
 
 
 def level_errors(
-    truth: Histogram, estimate: Histogram, frame: Frame, geolevels: Sequence[str]
+    truth: Histogram, estimate: Histogram, frame: Frame, geolevels: Sequence[str | Grouping]
 ) -> tuple[LevelErrors, ...]:
-    """Sum truth and error to the geounits of several geolevels.
+    """Sum truth and error to the geounits of several geolevels, or other areas of the frame.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def level_errors(
     error, counts = difference(truth, estimate), as_sparse(truth)
     return tuple(
         LevelErrors(units, summed(counts, units), summed(error, units))
-        for units in map(frame.grouping, geolevels)
+        for units in (each if isinstance(each, Grouping) else frame.grouping(each) for each in geolevels)
     )
 
 

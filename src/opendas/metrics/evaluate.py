@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from opendas.arrays import Bools, Codes, Ints
-from opendas.geography.frame import Frame
+from opendas.geography.frame import Frame, Grouping
 from opendas.metrics.age_sex import AgeSexRow, Pyramid, age_sex_rows, has_ages, pyramids
 from opendas.metrics.errors import (
     ErrorRow,
@@ -173,7 +173,13 @@ class Evaluation:
 
 
 def evaluate(
-    truth: Histogram, estimate: Histogram, frame: Frame, product: Product, *, entities: bool = False
+    truth: Histogram,
+    estimate: Histogram,
+    frame: Frame,
+    product: Product,
+    *,
+    entities: bool = False,
+    districts: Grouping | None = None,
 ) -> Evaluation:
     """Measure the errors of an estimate.
 
@@ -186,6 +192,8 @@ def evaluate(
     entities : bool
         Give :attr:`Evaluation.errors` and :attr:`Evaluation.by_population` at entity categories too. The
         redistricting criterion and the figures always use them.
+    districts : Grouping, optional
+        Leaves by the districts of a drawn plan: given as one more geolevel.
 
     Raises
     ------
@@ -194,7 +202,8 @@ def evaluate(
     """
     every = level_errors(truth, estimate, frame, levels_of(frame, entities=True))
     official = every[: len(frame.geolevels)]
-    reported = every if entities else official
+    drawn = () if districts is None else level_errors(truth, estimate, frame, [districts])
+    reported = (*(every if entities else official), *drawn)
     groups, ages = has_groups(product), has_ages(product)
     return Evaluation(
         product=product.name,

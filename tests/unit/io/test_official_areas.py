@@ -32,6 +32,8 @@ from opendas.readers.frame.official import official_areas
 from opendas.readers.registry import make_reader
 from opendas.runs.facts import issue_certificate
 from opendas.schema.pl94 import pl94_persons, pl94_units
+from opendas.tables import plans
+from opendas.tables.counting import count_table
 from opendas.tables.legacy import header_members
 from opendas.tables.tabulate import LONG_SCHEMA, long_table, tabulate, write_tables
 from opendas.verify.release import verify_release
@@ -160,7 +162,7 @@ def test_tables_of_what_the_input_lacks_are_refused(tmp_path):
     assert tabulate(made_release(tmp_path / "b", 2020), "P5", "state").num_rows == 1
 
 
-def test_a_plan_with_empty_blocks_is_tabulated(made, tmp_path):
+def test_a_plan_with_empty_blocks_is_tabulated_and_so_are_many(made, tmp_path, monkeypatch):
     district = {block.code: f"{number % 2}" for number, block in enumerate(some_blocks())}
     district[EMPTY] = "empty"
     plan = tmp_path / "plan.csv"
@@ -182,6 +184,23 @@ def test_a_plan_with_empty_blocks_is_tabulated(made, tmp_path):
     )
     many = pd.read_parquet(path)
     assert list(many["plan"].unique()) == ["a", "b"]
+    rng = np.random.default_rng(1)
+    drawn = {f"p{k}": rng.choice(["north", "south"], len(district)) for k in range(1000)}
+    pd.DataFrame({"GEOID": list(district), **drawn}).to_parquet(tmp_path / "ensemble.parquet")
+    counted = []
+    monkeypatch.setattr(plans, "count_table", lambda *given: counted.append(1) or count_table(*given))
+    (path,) = od.tabulate(
+        od.Release(made), ["P1"], blocks=tmp_path / "ensemble.parquet", plans=True, to=tmp_path / "t"
+    )
+    assert len(counted) == 1, "one pass, however many plans"
+    ensemble = pd.read_parquet(path)
+    people = ensemble[ensemble["variable"] == "P0010001"].set_index(["plan", "geocode"])["value"]
+    of_block = {row["GEOID"]: row["P0010001"] for row in tabulate(made, "P1", "block").to_pylist()}
+    for plan_name in ("p0", "p500", "p999"):
+        for side in ("north", "south"):
+            inside = [code for code, name in zip(district, drawn[plan_name], strict=True) if name == side]
+            assert people[plan_name, side] == sum(of_block.get(code, 0) for code in inside)
+    assert people.index.get_level_values("plan").nunique() == 1000
     totals = many[many["variable"] == "P0010001"].set_index(["plan", "geocode"])["value"]
     assert totals["a", "x"] == totals["b"].sum() == 127
     plan.write_text(plan.read_text().replace(EMPTY, "980010002001009"))

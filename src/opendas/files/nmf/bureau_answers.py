@@ -57,15 +57,23 @@ class BureauAnswers:
         FormatError
             If an answer has another number of values than its query group.
         """
-        found = []
-        here = self._levels[level]
-        for column, query in enumerate(self._queries[level]):
-            values = np.zeros((geounits, query.size), dtype=np.int64)
-            rows = self._row[level][first : first + geounits, column]
-            asked = np.flatnonzero(rows >= 0)
-            values[asked] = read_values(here.measured, rows[asked], query.size, here.folder, query.name)
-            found.append(values)
-        return found
+        wanted = np.arange(first, first + geounits)
+        return [self.of_query(level, column, wanted) for column in range(len(self._queries[level]))]
+
+    def of_query(self, level: int, column: int, wanted: Ints) -> Ints:
+        """Return the answers of some geounits to one query group, int64 (w, m); zeros where it was not asked.
+
+        Raises
+        ------
+        FormatError
+            As :meth:`full`.
+        """
+        here, query = self._levels[level], self._queries[level][column]
+        values = np.zeros((len(wanted), query.size), dtype=np.int64)
+        rows = self._row[level][wanted, column]
+        asked = np.flatnonzero(rows >= 0)
+        values[asked] = read_values(here.measured, rows[asked], query.size, here.folder, query.name)
+        return values
 
 
 class BureauMargins:

@@ -5,18 +5,22 @@ Axes: ``g`` geounits, ``m`` rows of a query group.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
 
-from opendas.arrays import Codes
+from opendas.arrays import Codes, Floats, Ints
 from opendas.errors import ConfigError
+from opendas.files.nmf.bureau_answers import BureauAnswers
 from opendas.files.nmf.reading import Answers
 from opendas.files.parquet import bytes_column, parquet_sink
 from opendas.files.release_folder import ReleasedProduct
+from opendas.intervals.noisy_tree import NoisyTree
 from opendas.schema.query_groups import QueryGroup
 
 __all__ = ["MOST_COLUMNS", "write_tidy"]
@@ -27,15 +31,27 @@ MOST_COLUMNS = 10_000
 _VALUES_AT_ONCE = 1 << 22
 
 
-def write_tidy(released: ReleasedProduct, folder: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Answers to one query group at one geolevel; `read(start, stop)` returns those of some geounits."""
+
+    geolevel: str
+    group: QueryGroup
+    geocodes: Codes
+    read: Callable[[int, int], Answers]
+
+
+def write_tidy(source: ReleasedProduct | NoisyTree, folder: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """Write each query group at each geolevel of the spine as a table of its own.
 
     ``FOLDER/<geolevel>/<query>.parquet`` has ``geocode``, ``variance`` (of the noise in each value), and a
-    column for each cell, called as in tables; null is an answer that no estimate needed: it was not drawn.
+    column for each cell, called as in tables; null is an answer that no estimate needed, or that was not
+    asked: it was not drawn.
 
     Parameters
     ----------
-    released : ReleasedProduct
+    source : ReleasedProduct or NoisyTree
+        Measurements of a release, or of a file in the Census Bureau's layout.
     folder : Path
 
     Returns
@@ -47,47 +63,89 @@ def write_tidy(released: ReleasedProduct, folder: Path) -> tuple[tuple[Path, ...
     Raises
     ------
     ConfigError
-        If the release holds no measurements.
+        If there are no measurements.
     """
     paths: list[Path] = []
     left_out: dict[str, None] = {}
+    tables, stamps = (
+        (_of_tree(source), ()) if isinstance(source, NoisyTree) else (_of_release(source), source.stamps)
+    )
+    for table in tables:
+        query = table.group.name
+        if table.group.size > MOST_COLUMNS:
+            left_out[query] = None
+            continue
+        name = "+".join(quote(factor, safe="") for factor in query.split(" * "))
+        path = folder / table.geolevel / f"{name}.parquet"
+        batches = _batches(table)
+        first = next(batches)
+        metadata: dict[str, object] = {
+            "format": "opendas tidy measurements 1",
+            "geolevel": table.geolevel,
+            "query": query,
+            "stamps": list(stamps),
+        }
+        with parquet_sink(path, first.schema, metadata=metadata) as sink:
+            sink.write(first)
+            for batch in batches:
+                sink.write(batch)
+        paths.append(path)
+    if not paths and not left_out:
+        raise ConfigError(f"{source.product.name}: there are no noisy measurements.")
+    return tuple(paths), tuple(left_out)
+
+
+def _of_release(released: ReleasedProduct) -> Iterator[_Table]:
     for geolevel in released.spine.names:
         file = released.measurement(geolevel)
         if file is None:
             continue
         for query, answers in file.read().items():
-            group = released.product.workload.group(query)
-            if group.size > MOST_COLUMNS:
-                left_out[query] = None
-                continue
-            name = "+".join(quote(factor, safe="") for factor in query.split(" * "))
-            path = folder / geolevel / f"{name}.parquet"
-            batches = _batches(file.geocodes, answers, group)
-            first = next(batches)
-            metadata: dict[str, object] = {
-                "format": "opendas tidy measurements 1",
-                "geolevel": geolevel,
-                "query": query,
-                "stamps": list(released.stamps),
-            }
-            with parquet_sink(path, first.schema, metadata=metadata) as sink:
-                sink.write(first)
-                for batch in batches:
-                    sink.write(batch)
-            paths.append(path)
-    if not paths and not left_out:
-        raise ConfigError(f"{released.name}: this release holds no noisy measurements.")
-    return tuple(paths), tuple(left_out)
+            yield _Table(geolevel, released.product.workload.group(query), file.geocodes, answers.slice)
 
 
-def _batches(geocodes: Codes, answers: Answers, group: QueryGroup) -> Iterator[pa.Table]:
+def _of_tree(tree: NoisyTree) -> Iterator[_Table]:
+    """Yield what was asked; geounits that were not asked a query group are not among its rows."""
+    answers = tree.answers
+    if not isinstance(answers, BureauAnswers):
+        raise TypeError("measurements of a release are read from its files")
+    for number, noisy in enumerate(tree.levels):
+        geocodes = _official_codes(tree, number)
+        for column, group in enumerate(noisy.queries):
+            variance = noisy.variances[noisy.which, column]
+            asked = np.flatnonzero(np.isfinite(variance))
+            read = partial(_read, answers, number, column, asked, variance[asked])
+            yield _Table(noisy.geolevel, group, geocodes[asked], read)
+
+
+def _official_codes(tree: NoisyTree, number: int) -> Codes:
+    """Return the geocodes of a spine level: the official one where a geounit is an official area."""
+    level = tree.spine.levels[number]
+    if level.name not in tree.frame.geolevels:
+        return level.geocodes
+    areas = tree.frame.grouping(level.name)
+    place = tree.spine.same_leaves(number, areas.of_leaf, len(areas))
+    known = place >= 0
+    codes = level.geocodes.astype(np.promote_types(level.geocodes.dtype, areas.geocodes.dtype))
+    codes[place[known]] = areas.geocodes[known]
+    return codes
+
+
+def _read(
+    answers: BureauAnswers, level: int, column: int, asked: Ints, variance: Floats, start: int, stop: int
+) -> Answers:
+    return Answers.full(answers.of_query(level, column, asked[start:stop]), variance[start:stop])
+
+
+def _batches(table: _Table) -> Iterator[pa.Table]:
     """Yield the rows of a table, at least one batch, a bounded number of values at a time."""
+    group, geocodes = table.group, table.geocodes
     names = [group.row_label(row) for row in range(group.size)]
     if len({"geocode", "variance", *names}) < len(names) + 2:
         raise ConfigError(f"query group {group.name!r}: two columns would have one name.")
     step = max(1, _VALUES_AT_ONCE // group.size)
     for start in range(0, max(1, len(geocodes)), step):
-        part = answers.slice(start, min(start + step, len(geocodes)))
+        part = table.read(start, min(start + step, len(geocodes)))
         g = len(part)
         geounit = np.repeat(np.arange(g), np.diff(part.offsets))
         cells = part.listed_cells()
