@@ -2,7 +2,9 @@
 
 The records serve the tables of households too: relationships, ages and types of household agree.
 
-Fields that OpenDAS does not read, and that say nothing about who is who, are left blank.
+All fields are filled, so that the record classes of the Census Bureau's own reader accept every record of a
+state whose number they know (``experiments/cef_records.py``). Codes of detailed races and origins, and the
+days of birth, are made up.
 Axes: ``b`` blocks, ``u`` units, ``p`` persons.
 """
 
@@ -28,6 +30,7 @@ from opendas.readers.cef.records import (
 )
 from opendas.readers.columns.coding import BLOCK_COLUMNS, GROUP_COLUMN
 from opendas.readers.frame.assignment_files import AREA_FORMS
+from opendas.schema.pl94 import RACES, race_combinations
 from support.made_families import relate_people
 from support.made_households import Residents, Units, house_people, list_units
 
@@ -83,9 +86,11 @@ def write_cef_state(folder: Path, state: DemoState, seed: int, code: str = STATE
     _write_blocks(folder / f"GRFC_{code}.txt", state.land, oid, code)
     by_mafid = np.argsort(mafid)
     fields = _unit_fields(units, residents, rng) | {"MAFID": mafid, "QGQTYP": quarters}
-    fields |= {"OIDTB": oid[units.block], "HHT": families.hht, "HHT2": families.hht2, "CPLT": families.cplt}
+    fields |= {"OIDTB": oid[units.block]}
+    fields |= {name.upper(): getattr(families, name) for name in _OF_FAMILIES}
     _write_records(folder / f"CEF20_UNIT_{code}.txt", UNITS, fields | _filled(in_state, len(units)), by_mafid)
-    fields = _person_fields(units, residents) | {"RELSHIP": families.relship}
+    days = np.random.default_rng([seed, len(state.land.geocodes), 4])
+    fields = _person_fields(units, residents, days) | {"RELSHIP": families.relship}
     fields |= {"MAFID": mafid[residents.unit], "QGQTYP": quarters[residents.unit]}
     by_home = np.argsort(mafid[residents.unit], kind="stable")
     fields |= _filled(in_state, len(residents))
@@ -124,24 +129,66 @@ def _unit_fields(units: Units, residents: Residents, rng: np.random.Generator) -
     fields = {}
     for name, values in (
         ("HHLDRAGE", residents.age), ("HHSPAN", residents.hispanic + 1), ("HHRACE", residents.cenrace + 1),
+        ("HHLDRACE", _RACES[residents.cenrace, 0]), ("HHSEX", residents.sex),
     ):  # fmt: skip
         of_head = np.full(u, -1, dtype=np.int64)
         of_head[residents.unit[heads]] = values[heads]
         fields[name] = np.where(household, of_head, -1)
+    fields["HHSEX"] = np.maximum(fields["HHSEX"], 0)
+    for least, most in ((0, 17), (60, 115), (65, 115), (75, 115)):
+        here = (residents.age >= least) & (residents.age <= most)
+        number = np.minimum(np.bincount(residents.unit[here], minlength=u), 99)
+        fields[f"P{least or 18}"] = np.where(household, number, 0)
+    men, women = (np.bincount(residents.unit[residents.sex == sex], minlength=u) > 0 for sex in (1, 2))
+    tenure = np.where(household, rng.integers(1, 5, u), 0)
     return fields | {
         "RTYPE": np.where(housing, 2, 4),
+        "GQSEX": np.where(housing, -1, men + 2 * women),
         "VERSION": np.ones(u, dtype=np.int64),
         "FINAL_POP": people,
-        "TEN": np.where(household, rng.integers(1, 5, u), 0),
+        "TEN": tenure,
+        "TEN_A": tenure,
+        "TEN_R": tenure,
         "VACS": np.where(housing & ~units.occupied, rng.integers(1, 8, u), 0),
     }
 
 
-def _person_fields(units: Units, residents: Residents) -> dict[str, Ints]:
+_OF_FAMILIES = ("hht", "hht2", "cplt", "upart", "multg", "paoc", "pac")
+
+_RACES = np.array(
+    [[RACES.index(race) + 1 for race in races] + [0] * (8 - len(races)) for races in race_combinations()]
+)
+"""Races of each combination, 1 to 6 in order; 0 for none."""
+
+_TWENTY_TEN = np.array(
+    [
+        max(1, sum(1 for other in race_combinations()[:number] if "sor" not in other) + 1)
+        if "sor" not in races
+        else 1
+        for number, races in enumerate(race_combinations())
+    ]
+)
+"""The recode of 2010, which knows 31 combinations of five races: others are made white."""
+
+
+def _births(ages: Ints, rng: np.random.Generator) -> dict[str, Ints]:
+    """Draw days of birth for ages on census day, 1 April 2020."""
+    month, day = rng.integers(1, 13, len(ages)), rng.integers(1, 29, len(ages))
+    year = 2020 - ages - ((month > 4) | ((month == 4) & (day > 1)))
+    names = ("QDOB_YEAR", "QDOB_MONTH", "QDOB_DAY")
+    return dict(zip(names, (year, month, day), strict=True)) | {"QDB": (year * 100 + month) * 100 + day}
+
+
+def _person_fields(units: Units, residents: Residents, rng: np.random.Generator) -> dict[str, Ints]:
     """Return fields of persons, int64 (p,) each; -1 is blank."""
+    races = _RACES[residents.cenrace]
+    fields = {f"QRACE{k + 1}": np.where(races[:, k] > 0, 1000 * races[:, k], -1) for k in range(8)}
+    fields |= _births(residents.age, rng)
+    fields |= {"QRACEX": races[:, 0], "RACE2010": _TWENTY_TEN[residents.cenrace]}
+    fields |= {"QSPAN": 1000 * (residents.hispanic + 1), "QSPANX": residents.hispanic + 1}
     hhgq = units.hhgq[residents.unit]
     people = np.bincount(residents.unit, minlength=len(units))[residents.unit]
-    return {
+    return fields | {
         "RTYPE": np.where(hhgq == 0, 3, 5),
         "CUF_PNC": residents.number,
         "VERSION": np.ones(len(hhgq), dtype=np.int64),

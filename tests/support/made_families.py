@@ -5,6 +5,7 @@ Axes: ``u`` units, ``p`` persons.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ __all__ = ["Families", "relate_people"]
 _HOUSEHOLDER = 20
 _OPPOSITE_SPOUSE, _OPPOSITE_PARTNER, _SAME_SPOUSE, _SAME_PARTNER = 21, 22, 23, 24
 _CHILDREN = (25, 26, 27)
-_GRANDCHILD, _PARENT = 30, 29
+_GRANDCHILD, _PARENT, _PARENT_IN_LAW = 30, 29, 31
 _NOT_RELATED = (34, 35, 36)
 _INSTITUTION, _OTHER_QUARTERS = 37, 38
 _INSTITUTIONAL = 4  # types of group quarters up to this one are institutions
@@ -43,14 +44,19 @@ class Families:
     ----------
     relship : int64 (p,)
         Relationship to the householder, 20 to 38.
-    hht, hht2, cplt : int64 (u,)
-        Household type, detailed household type and type of couple; 0 for vacant units and group quarters.
+    hht, hht2, cplt, upart, multg, paoc, pac : int64 (u,)
+        Household type, detailed household type, type of couple, of unmarried partners, whether three
+        generations live there, ages of own and of all children; 0 for vacant units and group quarters.
     """
 
     relship: Ints
     hht: Ints
     hht2: Ints
     cplt: Ints
+    upart: Ints
+    multg: Ints
+    paoc: Ints
+    pac: Ints
 
 
 def relate_people(units: Units, residents: Residents, rng: np.random.Generator) -> Families:
@@ -81,7 +87,21 @@ def relate_people(units: Units, residents: Residents, rng: np.random.Generator) 
     cplt = np.full(u, 5)
     for kind, code in ((_OPPOSITE_SPOUSE, 1), (_SAME_SPOUSE, 2), (_OPPOSITE_PARTNER, 3), (_SAME_PARTNER, 4)):
         cplt[unit[relship == kind]] = code
-    return Families(relship, *(np.where(household, codes, 0) for codes in (hht, hht2, cplt)))
+    own = np.isin(relship, _CHILDREN)
+    below = has(own)
+    three = below & (has(np.isin(relship, (_PARENT, _PARENT_IN_LAW))) | has(relship == _GRANDCHILD))
+    minors = (residents.age < _ADULT) & ~np.isin(relship, (_HOUSEHOLDER, *range(21, 25)))
+    upart = np.select([cplt == 3, cplt == 4], [np.where(female, 4, 2), np.where(female, 3, 1)], 5)
+    multg = np.where(size > 2, 1 + three, 0)
+    found = (hht, hht2, cplt, upart, multg)
+    ages = [_ages_of(residents, has, chosen) for chosen in (own & (residents.age < _ADULT), minors)]
+    return Families(relship, *(np.where(household, codes, 0) for codes in (*found, *ages)))
+
+
+def _ages_of(residents: Residents, has: Callable[[Bools], Bools], children: Bools) -> Ints:
+    """Return 1 where all children are below 6, 2 where none is, 3 for both, and 4 where there are none."""
+    young, old = has(children & (residents.age < 6)), has(children & (residents.age >= 6))
+    return np.select([young & old, young, old], [3, 1, 2], 4)
 
 
 def _relationships(units: Units, residents: Residents, rng: np.random.Generator) -> Ints:
