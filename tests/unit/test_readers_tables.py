@@ -152,6 +152,36 @@ def test_several_files_and_partitions_are_one_data_set(tmp_path: Path) -> None:
     assert data.histogram.cells.tolist() == [0, 5, 5]
 
 
+def test_tables_of_several_kinds_in_one_folder_are_named(tmp_path: Path) -> None:
+    """A part with more columns is named; one that lacks what is read is refused, with the folders of both."""
+    frame_file(tmp_path)
+    (tmp_path / "set" / "more").mkdir(parents=True)
+    write_csv(tmp_path / "set" / "a.csv", [HEAD, *RECORDS])
+    write_csv(tmp_path / "set" / "b.csv", [HEAD, *RECORDS])
+    write_csv(tmp_path / "set" / "more" / "a.csv", [[*HEAD, "secret"], [*RECORDS[0], "7"]])
+    found = make_reader(spec(tmp_path, *expand_paths("set", tmp_path))).read()
+    assert [finding.file for finding in found.findings] == ["more/a.csv"]
+    columns = len(HEAD)
+    assert found.findings[0].rule == f"it has {columns + 1} columns, 2 like set/a.csv have {columns}"
+    with pytest.raises(FormatError, match="several kinds"):
+        make_reader(dataclasses.replace(spec(tmp_path, *expand_paths("set", tmp_path)), strict=True)).read()
+    write_csv(tmp_path / "set" / "more" / "a.csv", [HEAD[:1], RECORDS[0][:1]])
+    with pytest.raises(FormatError, match="several kinds") as caught:
+        make_reader(spec(tmp_path, *expand_paths("set", tmp_path))).read()
+    assert f"lacks {', '.join(sorted(HEAD[1:]))}" in str(caught.value)
+    assert "more/a.csv" in str(caught.value)
+
+
+def test_columns_of_parquet_parts_are_named(tmp_path: Path) -> None:
+    frame_file(tmp_path)
+    (tmp_path / "set").mkdir()
+    table = pa.table({name: [row[i] for row in RECORDS] for i, name in enumerate(HEAD)})
+    pq.write_table(table, tmp_path / "set" / "a.parquet")
+    pq.write_table(table.append_column("year", pa.array([2020] * len(table))), tmp_path / "set" / "b.parquet")
+    found = make_reader(spec(tmp_path, *expand_paths("set", tmp_path))).read()
+    assert "has besides year" in found.findings[0].rule
+
+
 def test_frame_from_records_is_declared(tmp_path: Path) -> None:
     data = make_reader(spec(tmp_path, records_file(tmp_path), frame="from-records")).read()
     assert data.frame.geocodes.tolist() == [b"a01", b"b03"]

@@ -10,7 +10,7 @@ records.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Bools, Codes, Floats, Ints
-from opendas.errors import ConfigError, Finding, SchemaError
+from opendas.errors import ConfigError, Finding, FormatError, SchemaError
 from opendas.files.release_folder import tied_rows
 from opendas.geography.frame import Frame
 from opendas.readers.base import (
@@ -44,7 +44,7 @@ from opendas.readers.columns.coding import (
     unit_ids,
     whole_numbers,
 )
-from opendas.readers.columns.csv_parquet import Batch, column_names, read_batches, shown_name
+from opendas.readers.columns.csv_parquet import Batch, column_names, is_parquet, read_batches, shown_name
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.columns.identifiers import seems_identifier, several_rows
 from opendas.readers.counting.others import OtherLeaves
@@ -445,7 +445,8 @@ class RowReader(Reader):
         path = self.spec.paths[0]
         if found is None or not isinstance(path, Path) or not path.is_file():  # at an address
             return found
-        return replace(found, data=replace(found.data, findings=self.identifiers()))
+        findings = (*self._unlike(layout), *self.identifiers())
+        return replace(found, data=replace(found.data, findings=findings))
 
     def _read(self, cache: Path | None, *, planning: bool) -> InputData:
         layout, levels, leaves = self._layout()
@@ -453,12 +454,31 @@ class RowReader(Reader):
         # quarters is not enough: where its facilities are would still come from the records.
         declared = leaves == "frame" and self.spec.constants.get("hhgq") == HHGQ_LEVELS[0]
         declared = declared and self.spec.reader in _LONG_FORM
+        unlike = () if planning else self._unlike(layout)
         data = read_rows(
             self.spec, layout, levels, leaves, cache, planning=planning, residence_is_declared=declared
         )
         if planning:
             return data
-        return replace(data, findings=(*data.findings, *self.identifiers()))
+        return replace(data, findings=(*data.findings, *unlike, *self.identifiers()))
+
+    def _unlike(self, layout: Layout) -> tuple[Finding, ...]:
+        """Say which files have other columns than most: tables of several kinds may lie in one folder.
+
+        Raises
+        ------
+        FormatError
+            If a file lacks a column that is read, or ``strict`` is on.
+        """
+        wanted = {*layout.leaf_columns, *layout.cell_columns}
+        findings, lacking = _unlike_files(self.spec.paths, wanted)
+        if lacking or (findings and self.spec.strict):
+            raise FormatError(
+                "the input holds tables of several kinds. Keep those of one kind in a folder of their own, "
+                "or name them in [input] path.",
+                findings,
+            )
+        return findings
 
     def identifiers(self) -> tuple[Finding, ...]:
         """Say which columns seem to say whose a record is, where the run counts records of nobody.
@@ -492,6 +512,43 @@ class RowReader(Reader):
         )
 
 
+def _unlike_files(paths: Sequence[Source], wanted: Set[str]) -> tuple[tuple[Finding, ...], bool]:
+    """Return of each kind of columns but the most frequent an example, and whether one lacks wanted columns.
+
+    Names of a text file's columns are not quoted, unless they are wanted: without its header, its first line
+    is a record.
+    """
+    kinds: dict[frozenset[str], list[Source]] = {}
+    for path in paths if len(paths) > 1 else ():
+        kinds.setdefault(frozenset(column_names(path)), []).append(path)
+    if len(kinds) < 2:
+        return (), False
+    usual = max(kinds, key=lambda columns: (wanted <= columns, len(kinds[columns])))
+    findings = []
+    for columns, files in kinds.items():
+        if columns == usual:
+            continue
+        public = (
+            columns | usual if is_parquet(files[0]) and is_parquet(kinds[usual][0]) else frozenset(wanted)
+        )
+        said = [
+            f"{verb} {', '.join(sorted(names & public)[:_NAMED])}"
+            for verb, names in (("lacks", usual - columns), ("has besides", columns - usual))
+            if names & public
+        ]
+        number = f"{len(files)} files have" if len(files) > 1 else "it has"
+        most = f"{len(kinds[usual])} like {_place(kinds[usual][0])} have {len(usual)}"
+        rule = f"{number} {len(columns)} columns, {most}"
+        findings.append(Finding(_place(files[0]), None, None, "; ".join([rule, *said])))
+    return tuple(findings), any(not wanted <= columns for columns in kinds)
+
+
+def _place(path: Source) -> str:
+    """Return a file's name behind its folder's: parts of several tables may have one name."""
+    shown = shown_name(path)
+    return shown if "/" in shown or not isinstance(path, Path) else f"{path.parent.name}/{shown}"
+
+
 def _unread_identifiers(path: Source, read: Collection[str]) -> Iterator[Finding]:
     """Say of the columns that are not read which seem to say whose a record is, where some have several."""
     for name in column_names(path):
@@ -510,5 +567,8 @@ def _unread_identifiers(path: Source, read: Collection[str]) -> Iterator[Finding
 
 _LOOKED_AT = 1 << 17
 """Rows of the first file in which identifiers are looked for."""
+
+_NAMED = 12
+"""Columns that a message names."""
 
 _LONG_FORM = ("records", "histogram")

@@ -41,6 +41,7 @@ __all__ = [
     "Batch",
     "column_names",
     "csv_options",
+    "is_parquet",
     "no_rows",
     "opened_zip",
     "read_batches",
@@ -169,13 +170,14 @@ def column_names(path: Source) -> tuple[str, ...]:
 def _own_names(path: Source) -> tuple[str, ...]:
     if isinstance(path, MemoryTable):
         return tuple(path.table.column_names)
-    if _is_parquet(path):
+    if is_parquet(path):
         with _OwnWords(path):
             return tuple(pq.read_schema(path).names)
     return _dialect(path).names
 
 
-def _is_parquet(path: Source) -> TypeGuard[Path]:
+def is_parquet(path: Source) -> TypeGuard[Path]:
+    """Return whether a source is a Parquet file, by its name."""
     return isinstance(path, Path) and path.name.lower().endswith(_PARQUET)
 
 
@@ -269,7 +271,7 @@ def read_batches(
         If it cannot be read.
     """
     file = None
-    if _is_parquet(path):
+    if is_parquet(path):
         with _OwnWords(path):
             file = pq.ParquetFile(path)
     own = _own_names(path) if file is None else tuple(file.schema_arrow.names)
@@ -335,7 +337,7 @@ def _check_columns(
 
 def _shown_columns(path: Source, known: Sequence[str]) -> str:
     """Name the columns there are, but not those of a text file: without its header, they are a record."""
-    if isinstance(path, MemoryTable) or _is_parquet(path):
+    if isinstance(path, MemoryTable) or is_parquet(path):
         return f"; the file has {', '.join(known[:12])}"
     return f" among the {len(known)} of the first line, where a header with names is expected"
 
