@@ -81,6 +81,7 @@ def parquet_sink(
     *,
     metadata: Mapping[str, object] | None = None,
     delta: Collection[str] = (),
+    plain: Collection[str] = (),
     bounds: Collection[str] | None = None,
     row_group: int = ROW_GROUP,
 ) -> Iterator[ParquetSink]:
@@ -94,6 +95,9 @@ def parquet_sink(
         JSON values, stored under the key ``opendas``.
     delta : collection of str
         Leaf columns of integers that are packed as differences; all others use a dictionary.
+    plain : collection of str
+        Leaf columns whose values stand one after the other. Some readers take dictionaries of lists for
+        something else, without an error.
     bounds : collection of str, optional
         Leaf columns whose least and greatest value each row group tells, so that readers may skip it; by
         default all. They cost as much as the values: name those that someone searches by.
@@ -113,7 +117,7 @@ def parquet_sink(
             version="2.6",
             compression="zstd",
             compression_level=_ZSTD_LEVEL,
-            use_dictionary=[leaf for leaf in leaves if leaf not in delta],
+            use_dictionary=[leaf for leaf in leaves if leaf not in delta and leaf not in plain],
             column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED") or None,
             data_page_version="1.0",
             write_statistics=True if bounds is None else list(bounds),

@@ -45,6 +45,8 @@ _COLUMN = {"occupancy": "h1"}
 """Attributes that have another name there."""
 
 _LISTS = pa.list_(pa.int64())
+_PLAIN = ("query_shape.list.element", "value.list.element")
+"""R's nanoparquet (0.5.1.9000) stops, or reads other numbers, where lists have dictionaries."""
 _VALUES_AT_ONCE = 1 << 20
 _MOST = 99_999
 """People in a facility at most; published bounds are this many for each."""
@@ -161,7 +163,7 @@ def _write(path: Path, schema: pa.Schema, tables: Iterator[pa.Table]) -> bool:
     if first is None:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    with parquet_sink(path, schema, bounds=("geocode", "query_name")) as sink:
+    with parquet_sink(path, schema, plain=_PLAIN, bounds=("geocode", "query_name")) as sink:
         sink.write(first)
         for table in tables:
             sink.write(table)

@@ -1,0 +1,163 @@
+"""R packages on files that OpenDAS exports: PL94171, ppmf, nanoparquet, and a script's way through a state.
+
+    python experiments/r_clients.py --library LIBRARY [--release OUT] [--seed 1]
+
+`LIBRARY` is a folder of R packages in which ``CoryMcCartan/PL94171``, ``christopherkenny/ppmf`` and
+``r-lib/nanoparquet`` are installed from their sources (``R CMD INSTALL -l LIBRARY CHECKOUT``). `OUT` is a
+finished release of persons and units of Rhode Island 2010 with its measurements in full; without it, one is
+made. Then: PL94171 on the legacy file against ppmf on the microdata, block by block; R's nanoparquet against
+Arrow on every part of the noisy measurements; and the first lines of ``alarm-redist/census-2020``, which ask
+for voting districts, on a release from the 2020-style prototype file.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+from experiment import HERE, PUERTO_RICO, RHODE_ISLAND, arguments, deliver, markdown
+
+import opendas as od
+
+PROTOTYPE = "pl94_2020style_sample/ri2018_2020Style_subset.pl.zip"
+GROUPS = ("", "_hisp", "_white", "_black", "_aian", "_asian", "_nhpi", "_other", "_two")
+COLUMNS = tuple(kind + group for kind in ("pop", "vap") for group in GROUPS)
+
+
+def made(folder: Path, reader: str, data: Path, seed: int, measurements: str | None) -> Path:
+    """Return a release of persons and units."""
+    out = folder / "out"
+    for product in ("persons", "units"):
+        path = folder / f"{product}.toml"
+        path.write_text(
+            f'[run]\nproduct = "pl94-{product}"\n[input]\nreader = "{reader}"\npath = "{data.resolve()}"\n'
+            f"[budget]\n{PUERTO_RICO.replace('persons', product)}\n",
+            encoding="utf-8",
+        )
+        od.release(od.load(path), out=out, seed=seed, measurements=measurements)
+    return out
+
+
+def export(out: Path, to: Path, file_format: str) -> None:
+    """Export a release as the command does."""
+    command = [sys.executable, "-m", "opendas", "export", str(out), "--format", file_format, "--to", str(to)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def asked(library: Path, question: str, file: Path) -> tuple[pa.Table, str]:
+    """Return what R answers of a file, all as text, and the version of the package."""
+    with tempfile.TemporaryDirectory() as place:
+        answer = Path(place, "answer.csv")
+        command = ["Rscript", str(HERE / "r_clients.R"), str(library), question, str(file), str(answer)]
+        version = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        with answer.open("rb") as first:
+            names = first.readline().decode().strip().split(",")
+        text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
+        return pyarrow.csv.read_csv(answer, convert_options=text), version
+
+
+def numbers(table: pa.Table, key: str) -> dict[str, tuple[int, ...]]:
+    """Return the eighteen columns of each area."""
+    columns = [[int(float(x)) for x in table[name].to_pylist()] for name in COLUMNS]
+    return dict(zip(table[key].to_pylist(), zip(*columns, strict=True), strict=True))
+
+
+def unlike(part: pa.Table, read: pa.Table) -> int:
+    """Return how many rows of noisy measurements R reads otherwise: texts, sizes, sums or variances."""
+    sums = [sum(values) for values in part["value"].to_pylist()]
+    ours = {
+        **{name: part[name].to_pylist() for name in ("geocode", "query_name")},
+        "size": part["value"].combine_chunks().value_lengths().to_pylist(),
+        "value": sums,
+        "variance": part["variance"].to_pylist(),
+    }
+    wrong = abs(len(part) - len(read))
+    for row, mine in zip(read.select(list(ours)).to_pylist(), zip(*ours.values(), strict=True), strict=False):
+        texts, figures = list(row.values())[:2], [float(x) for x in list(row.values())[2:]]
+        wrong += texts != list(mine[:2]) or not np.allclose(figures, mine[2:], rtol=1e-6)
+    return wrong
+
+
+def main() -> None:
+    """Run the experiment."""
+    parser = arguments(__doc__, seeds=1)
+    parser.add_argument("--library", type=Path, required=True, help="R packages")
+    parser.add_argument("--release", type=Path, default=None, help="of Rhode Island, finished")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the noise")
+    given = parser.parse_args()
+    rows: list[tuple[str, str, str, int]] = []
+
+    def said(client: str, version: str, file: str, compared: str, differences: int) -> None:
+        rows.append((f"{client} {version}", file, compared, differences))
+
+    with tempfile.TemporaryDirectory() as place:
+        work = Path(place)
+        out = given.release or made(work, "pl94-2010", given.data / RHODE_ISLAND, given.seed, "full")
+        for file_format in ("pl94", "ppmf", "nmf"):
+            export(out, work / file_format, file_format)
+        legacy = next((work / "pl94").rglob("*.zip"))
+        blocks, version = asked(given.library, "legacy", legacy)
+        people = next((work / "ppmf").rglob("*_person_*.csv"))
+        records, other = asked(given.library, "microdata", people)
+        one, two = numbers(blocks, "GEOID"), numbers(records, "GEOID")
+        none = (0,) * len(COLUMNS)
+        apart = sum(one[code] != two.get(code, none) for code in one) + len(two.keys() - one.keys())
+        said(
+            "PL94171",
+            f"{version} = ppmf {other}",
+            legacy.name,
+            f"{len(COLUMNS)} columns x {len(one):,} blocks",
+            apart,
+        )
+
+        parts, apart, packed, size = sorted((work / "nmf").rglob("*.parquet/**/*.parquet")), 0, 0, 0
+        for part in parts:
+            read, version = asked(given.library, "parquet", part)
+            apart += unlike(pq.ParquetFile(part).read(), read)
+            size += part.stat().st_size
+            pq.write_table(
+                pq.ParquetFile(part).read(), work / "packed", compression="zstd", compression_level=3
+            )
+            packed += (work / "packed").stat().st_size
+        said("nanoparquet", version, "nmf", f"{len(parts)} parts", apart)
+        for path in sorted((out / "release" / "mdf").rglob("*.parquet")):
+            read, version = asked(given.library, "parquet", path)
+            whole = pq.ParquetFile(path).read()
+            apart = sum(
+                [str(x) for x in whole[name].to_pylist()] != read[name].to_pylist()
+                for name in whole.column_names
+            )
+            said(
+                "nanoparquet",
+                version,
+                f"mdf/{path.parent.name}/{path.name}",
+                f"{len(whole):,} records",
+                apart,
+            )
+
+        (work / "prototype").mkdir()
+        prototype = made(work / "prototype", "pl94-2020", given.data / PROTOTYPE, given.seed, None)
+        export(prototype, work / "districts", "pl94")
+        zipped = next((work / "districts").rglob("*.zip"))
+        found, version = asked(given.library, "districts", zipped)
+        kind = set(found["type"].to_pylist())
+        table = od.Release(prototype).table("P1", geolevel="vtd").to_arrow()
+        wanted = dict(zip(table["GEOID"].to_pylist(), table["P0010001"].to_pylist(), strict=True))
+        theirs = {code: row[0] for code, row in numbers(found, "GEOID").items()}
+        said(
+            "alarm-redist/census-2020 with PL94171", version, zipped.name,
+            f"{len(theirs)} of type {', '.join(kind)}", 0 if kind == {"vtd"} and theirs == wanted else 1,
+        )  # fmt: skip
+    names = ["Client", "File", "Compared", "Differences"]
+    more = f"Measurements: {size:,} bytes with plain lists, {packed:,} with dictionaries."
+    deliver("r_clients", f"{markdown(names, rows)}\n\n{more}", {"rows": rows}, given.to)
+
+
+if __name__ == "__main__":
+    main()
