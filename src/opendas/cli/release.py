@@ -690,6 +690,8 @@ def _summary_lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield "Missing:" if found["missing"] else "Nothing is missing."
     for missing in found["missing"]:
         yield f"  {missing}"
+    for unlike in found["unlike_parts"]:
+        yield f"Unlike columns: {unlike}."
     for contradiction in found["contradictions"]:
         yield f"CONTRADICTION: {contradiction}."
     attributes = ", ".join(f"{name} ({levels})" for name, levels in found["attributes"].items())

@@ -28,12 +28,9 @@ from opendas.errors import FormatError
 from opendas.intervals.answers import NO_NOISE, Areas, Estimated, match_geounits
 from opendas.intervals.laws import Draws, NoiseSum
 from opendas.intervals.noisy_tree import NoisyTree
-from opendas.intervals.tree_estimates import Covaried, TreeEstimates
+from opendas.intervals.tree_estimates import MOST_APART, Covaried, TreeEstimates
 
 __all__ = ["CombinedEstimates", "OtherMeasurements", "combined", "common_rows"]
-
-MOST_APART = 7.0
-"""Standard deviations by which two files may differ about a county's total: chance is below 1e-11."""
 
 MOST_ROWS = 300
 """With more common rows, estimates are means row by row: a matrix of that size for every area is too much."""

@@ -14,17 +14,23 @@ from functools import cached_property
 import numpy as np
 
 from opendas.arrays import Bools, Floats, Ints
+from opendas.errors import FormatError
 from opendas.gls.areas import area_estimates
 from opendas.gls.downward import Estimates, down_pass
 from opendas.gls.model import LEAST_VARIANCE, TreeModel
 from opendas.gls.upward import Sweep, up_sweep
 from opendas.intervals.answers import Areas, Estimated
 from opendas.intervals.error_laws import ErrorLaws
-from opendas.intervals.noisy_tree import NoisyTree
+from opendas.intervals.laws import NoiseLaw
+from opendas.intervals.noisy_tree import NoisyLevel, NoisyTree
 from opendas.intervals.rows import Rows
+from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.query_groups import QueryGroup
 
 __all__ = ["Covaried", "TreeEstimates", "tree_model"]
+
+MOST_APART = 7.0
+"""Standard deviations by which measurements of one total may differ: chance is below 1e-11."""
 
 _NUMBERS_AT_ONCE = 4_000_000
 
@@ -121,6 +127,81 @@ class Covaried:
         return Covaried(self.value[chosen], self.covariance[used], self.known[used], which.ravel())
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Totals:
+    """What the own measurements of geounits say about their totals: mean and variance, float64 (g,) each."""
+
+    value: Floats
+    variance: Floats
+
+    @classmethod
+    def none(cls, geounits: int) -> _Totals:
+        return cls(np.zeros(geounits), np.full(geounits, np.inf))
+
+    def add(self, noisy: NoisyLevel, first: int, answers: Sequence[Ints]) -> None:
+        """Note some geounits: the rows of every query group add up to the total."""
+        here = slice(first, first + len(answers[0]) if answers else first)
+        weighted = np.zeros(here.stop - first)
+        weight = np.zeros(here.stop - first)
+        for column, (query, values) in enumerate(zip(noisy.queries, answers, strict=True)):
+            draws = query.size if query.draws is None else int(query.draws.sum())
+            own = np.array([_information(laws[column]) for laws in noisy.laws])[noisy.which[here]] / draws
+            weighted += own * values.sum(axis=1)
+            weight += own
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self.value[here] = np.where(weight > 0, weighted / weight, 0.0)
+            self.variance[here] = 1.0 / weight
+
+
+def _information(law: NoiseLaw | None) -> float:
+    """Return one over the variance of Gaussian noise, at least a quarter; 0 for others, whose tails are wide.
+
+    Discrete noise narrower than that is mostly zero, and one draw of 1 is many of its standard deviations.
+    """
+    return 1.0 / max(float(law.sigma2), 0.25) if isinstance(law, DiscreteGaussian) else 0.0
+
+
+def _check_totals(tree: NoisyTree, own: Sequence[_Totals]) -> None:
+    """Compare what was measured of each geounit with what was measured below it, and with exact totals.
+
+    Raises
+    ------
+    FormatError
+        If they differ about the total by more than :data:`MOST_APART` standard deviations.
+    """
+    below: _Totals | None = None
+    for number in range(len(own) - 1, -1, -1):
+        mine, level = own[number], tree.spine.levels[number]
+        if below is not None:
+            starts = tree.spine.child_starts(number)[:-1]
+            value, variance = (np.add.reduceat(x, starts) for x in (below.value, below.variance))
+            _refuse(
+                tree, number, mine, _Totals(value, variance), f"the {tree.spine.names[number + 1]}s below it"
+            )
+            with np.errstate(invalid="ignore"):
+                one, two = 1.0 / mine.variance, 1.0 / variance
+                mean = np.where(one + two > 0, (one * mine.value + two * value) / (one + two), 0.0)
+                mine = _Totals(mean, 1.0 / (one + two))
+        for held in tree.constraints.levels[number].invariants:
+            if held.query.name == "total":
+                exact = _Totals(held.answers[:, 0].astype(np.float64), np.zeros(len(level)))
+                _refuse(tree, number, mine, exact, "its exact total")
+        below = mine
+
+
+def _refuse(tree: NoisyTree, number: int, one: _Totals, two: _Totals, what: str) -> None:
+    with np.errstate(invalid="ignore"):
+        apart = np.nan_to_num(np.abs(one.value - two.value) / np.sqrt(one.variance + two.variance))
+    worst = int(apart.argmax())
+    if apart[worst] > MOST_APART:
+        level = tree.spine.levels[number]
+        raise FormatError(
+            f"{tree.product.name}: what was measured of {level.name} {level.geocodes[worst].decode()} and "
+            f"{what} differ about its total by {apart[worst]:,.0f} standard deviations, more than chance: "
+            "they are of two censuses, of two vintages, or of another hierarchy than was measured."
+        )
+
+
 class TreeEstimates:
     """Least-squares estimates of a noisy tree; an :class:`opendas.intervals.answers.EstimateSource`.
 
@@ -142,8 +223,23 @@ class TreeEstimates:
 
     @cached_property
     def sweep(self) -> Sweep:
-        """What the pass up the tree found."""
-        return up_sweep(self.model, self.tree.full)
+        """What the pass up the tree found.
+
+        Raises
+        ------
+        FormatError
+            If measurements of geounits and of those below them cannot be of one truth: :func:`_check_totals`.
+        """
+        read: list[_Totals] = [_Totals.none(len(level)) for level in self.tree.levels]
+
+        def full(level: int, first: int, geounits: int) -> list[Ints]:
+            answers = self.tree.full(level, first, geounits)
+            read[level].add(self.tree.levels[level], first, answers)
+            return answers
+
+        found = up_sweep(self.model, full)
+        _check_totals(self.tree, read)
+        return found
 
     def geounits(self, level: int, geounits: Ints, members: Bools) -> Estimated:
         """Return sums over `members`, bool (t, n), in geounits of a geolevel of the spine."""

@@ -102,6 +102,17 @@ def test_columns_are_those_of_the_published_files(published: Path, name: str) ->
         assert list(bound["query_shape"]) == [8, 1, 1, 1]
 
 
+def test_lists_have_no_dictionary(published: Path) -> None:
+    """Others' readers stop at dictionaries of lists; texts keep theirs."""
+    for path in parts(published):
+        group = pq.ParquetFile(path).metadata.row_group(0)
+        columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+        for name in ("value", "query_shape"):
+            assert set(columns[f"{name}.list.element"].encodings) == {"PLAIN", "RLE"}
+            assert columns[f"{name}.list.element"].dictionary_page_offset is None
+        assert columns["query_name"].dictionary_page_offset is not None
+
+
 def test_geocodes_begin_with_their_parents(release: Path) -> None:
     tree = noisy_tree(ReleaseFolder(release)["pl94-persons"])
     codes = bureau_geocodes(tree)
@@ -268,6 +279,148 @@ def test_what_is_missing_and_what_contradicts(published: Path, tmp_path: Path, c
     assert "P12" in found["tables"]
     assert guarded(cli, ["nmf", str(tmp_path)]) == 2
     assert "one folder lower" in capsys.readouterr().err
+
+
+def rewritten(folder: Path, change) -> None:
+    """Rewrite every part below a folder."""
+    for path in sorted(folder.rglob("*.parquet")):
+        pq.write_table(change(pq.read_table(path, partitioning=None)), path)
+
+
+def put(table: pa.Table, column: str, values: list) -> pa.Table:
+    place = table.column_names.index(column)
+    return table.set_column(
+        place, table.schema.field(column), pa.array(values, table.schema.field(column).type)
+    )
+
+
+def test_parts_with_unlike_columns_are_named(two_states: Path, published: Path, capsys) -> None:
+    """One state of two lost a column that nobody needs, and has narrower integers: it is read, and named."""
+    folder = published / "pl94-persons" / "Tract.parquet" / "DPQuery"
+    part = next((two_states / "Tract.parquet" / "DPQuery").glob("*.parquet"))
+    table = pq.read_table(part).drop_columns(["hhgq"])
+    place = table.column_names.index("value")
+    narrow = table.set_column(place, "value", table.column("value").cast(pa.list_(pa.int32())))
+    other = narrow.filter(pa.compute.starts_with(narrow.column("geocode"), "045"))
+    for level in ("State", "County", "Tract", "Block_Group", "Block"):
+        for kind in ("DPQuery", "Constraint"):
+            source = next((two_states / f"{level}.parquet" / kind).glob("*.parquet"))
+            whole = pq.read_table(source)
+            there = published / "pl94-persons" / f"{level}.parquet" / kind / "State=045"
+            there.mkdir()
+            rows = whole.filter(pa.compute.starts_with(whole.column("geocode"), "045"))
+            pq.write_table(other if (level, kind) == ("Tract", "DPQuery") else rows, there / "part-0.parquet")
+    assert guarded(cli, ["nmf", str(published / "pl94-persons"), "--json"]) == 0
+    (said,) = json.loads(capsys.readouterr().out)["unlike_parts"]
+    assert said.startswith("Tract.parquet/DPQuery: State=045/part-0.parquet has value (list<element: int32>)")
+    assert "lacks hhgq (string), value (list<element: int64>), unlike State=044/" in said
+    assert len(list(folder.rglob("*.parquet"))) == 2
+    assert guarded(cli, ["nmf", str(published / "pl94-persons")]) == 0
+    assert "Unlike columns: Tract.parquet/DPQuery" in capsys.readouterr().out
+
+
+def refused(folder: Path, capsys, *more: str, command: str = "interval") -> str:
+    """Return what is said of a file that is refused as wrong input."""
+    asked = ["--query", "votingage", "--geolevel", "tract"] if command == "interval" else []
+    assert guarded(cli, [command, str(folder), *asked, *more]) == 3
+    return capsys.readouterr().err
+
+
+def test_tracts_of_another_census_contradict_what_is_around_them(published: Path, capsys) -> None:
+    """The same codes, queries and noise, of other people: said by how many standard deviations."""
+    folder = published / "pl94-persons"
+
+    def other(table: pa.Table) -> pa.Table:
+        return put(
+            table, "value", [[v + 4000 // len(row) for v in row] for row in table["value"].to_pylist()]
+        )
+
+    assert guarded(cli, ["interval", str(folder), "--query", "votingage", "--geolevel", "tract"]) == 0
+    capsys.readouterr()
+    rewritten(folder / "Tract.parquet" / "DPQuery", other)
+    said = refused(folder, capsys)
+    assert "pl94-persons: what was measured of tract" in said
+    assert "block_groups below it differ about its total by" in said
+    assert "standard deviations, more than chance" in said
+
+
+def test_an_exact_total_of_another_census(published: Path, capsys) -> None:
+    folder = published / "pl94-persons"
+
+    def other(table: pa.Table) -> pa.Table:
+        names = table["query_name"].to_pylist()
+        values = table["value"].to_pylist()
+        return put(
+            table, "value", [[9000] if n == "total_con" else v for n, v in zip(names, values, strict=True)]
+        )
+
+    rewritten(folder / "State.parquet" / "Constraint", other)
+    said = refused(folder, capsys)
+    assert "what was measured of state 044 and its exact total differ about its total by" in said
+
+
+def test_a_hierarchy_that_is_not_the_files_is_refused(published: Path, release: Path, capsys) -> None:
+    """Blocks below other block groups than they were measured in: no parent, or one without a child."""
+    folder = published / "pl94-persons"
+
+    def moved(table: pa.Table) -> pa.Table:
+        return put(table, "geocode", [f"{c[:-17]}9{c[-16:]}" for c in table["geocode"].to_pylist()])
+
+    rewritten(folder / "Block.parquet", moved)
+    assert "is below no geounit of Block_Group.parquet" in refused(folder, capsys)
+    assert "is below no geounit of Block_Group.parquet" in refused(folder, capsys, command="nmf")
+
+
+def test_a_block_that_is_there_twice(published: Path, capsys) -> None:
+    """Under two codes: in two block groups of the hierarchy."""
+    folder = published / "pl94-persons"
+    codes = sorted(set(pq.read_table(folder / "Block.parquet" / "DPQuery")["geocode"].to_pylist()))
+
+    def twice(table: pa.Table) -> pa.Table:
+        same = [codes[1][:-16] + codes[0][-16:] if c == codes[1] else c for c in table["geocode"].to_pylist()]
+        return put(table, "geocode", same)
+
+    rewritten(folder / "Block.parquet", twice)
+    assert "is there twice" in refused(folder, capsys)
+    assert "is there twice" in refused(folder, capsys, command="nmf")
+
+
+def test_a_query_that_is_cut_off(published: Path, capsys) -> None:
+    """Its last values, the rows of one geounit, or all of a part: each is named with its folder."""
+    folder = published / "pl94-persons"
+    path = next((folder / "Tract.parquet" / "DPQuery").rglob("*.parquet"))
+    good = pq.read_table(path, partitioning=None)
+    values = good["value"].to_pylist()
+    pq.write_table(put(good, "value", [*values[:-1], values[-1][:-1]]), path)
+    said = refused(folder, capsys)
+    assert "Tract.parquet" in said
+    assert f"{len(values[-1]) - 1} values in query" in said
+    pq.write_table(good.slice(0, len(good) - 1), path)
+    for command in ("interval", "nmf"):
+        assert "a part of the file is missing" in refused(folder, capsys, command=command)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    for command in ("interval", "nmf"):
+        assert "Tract.parquet/DPQuery/State=044: part-00000.parquet: not a whole" in refused(
+            folder, capsys, command=command
+        )
+
+
+def test_files_of_two_budgets_in_one_folder(two_states: Path, capsys, caplog) -> None:
+    """Of two censuses in one folder, the budgets tell: one state has other variances than the other."""
+
+    def other(table: pa.Table) -> pa.Table:
+        twice = [
+            2 * v if c.startswith("045") else v
+            for c, v in zip(table["geocode"].to_pylist(), table["variance"].to_pylist(), strict=True)
+        ]
+        return put(table, "variance", twice)
+
+    for level in ("State", "County", "Tract", "Block_Group", "Block"):
+        rewritten(two_states / f"{level}.parquet" / "DPQuery", other)
+    assert guarded(cli, ["nmf", str(two_states)]) == 1
+    assert "one budget gives all the same" in capsys.readouterr().out
+    assert guarded(cli, ["interval", str(two_states), "--query", "total", "--geolevel", "county"]) == 0
+    assert "cannot come from one budget" in caplog.text
 
 
 @pytest.mark.parametrize("fmt", ["parquet", "pipe"])

@@ -72,6 +72,8 @@ class BureauRows:
         Shapes, as numbers into `shapes`.
     variance : float64 (r,)
         Zero for constraints.
+    unlike : tuple of str
+        Parts whose columns are not those of the first, in words.
     """
 
     files: tuple[Path, ...]
@@ -85,6 +87,7 @@ class BureauRows:
     variance: Floats
     sign: Ints
     signs: tuple[str, ...]
+    unlike: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.geocode)
@@ -182,10 +185,12 @@ def _read_rows(folder: Path, level: str, kind: str, state: str | None) -> Bureau
     if state is not None:
         files = tuple(file for file in files if _state_of(file.relative_to(folder)) in ("", state))
     tables, places, starts = [], [], np.zeros(len(files) + 1, dtype=np.int64)
+    schemas: dict[str, list[Path]] = {}
     for number, file in enumerate(files):
         with names_part(file):
             apart = _state_of(file.relative_to(folder)) != ""
-            table, rows, size = _read_file(file, level, kind, None if apart else state)
+            table, rows, size, columns = _read_file(file, level, kind, None if apart else state)
+        schemas.setdefault(columns, []).append(file.relative_to(folder))
         tables.append(table)
         places.append(rows + starts[number])
         starts[number + 1] = starts[number] + size
@@ -213,7 +218,22 @@ def _read_rows(folder: Path, level: str, kind: str, state: str | None) -> Bureau
         variance,
         sign,
         signs,
+        _unlike(schemas, f"{level}.parquet/{kind}"),
     )
+
+
+def _unlike(schemas: Mapping[str, list[Path]], where: str) -> tuple[str, ...]:
+    """Say which parts have other columns, or types, than the first ones: programs that scan them may not."""
+    (first, most), *others = schemas.items()
+    found = []
+    for columns, files in others:
+        here, there = set(columns.split("; ")), set(first.split("; "))
+        pairs = (("has", here - there), ("lacks", there - here))
+        said = " and ".join(f"{verb} {', '.join(sorted(some))}" for verb, some in pairs if some)
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        said = said or "has its columns in another order"
+        found.append(f"{where}: {files[0]}{more} {said}, unlike {most[0]}")
+    return tuple(found)
 
 
 def _state_of(file: Path) -> str:
@@ -237,8 +257,8 @@ def names_part(file: Path) -> Iterator[None]:
 
 
 @reads_file
-def _read_file(file: Path, level: str, kind: str, state: str | None) -> tuple[pa.Table, Ints, int]:
-    """Return the rows of a file, or those of one state in it, their numbers, and how many it has in all."""
+def _read_file(file: Path, level: str, kind: str, state: str | None) -> tuple[pa.Table, Ints, int, str]:
+    """Return the rows of a file, or those of one state in it, their numbers, how many it has, its columns."""
     opened = open_parquet(file)
     columns = _COLUMNS[kind]
     missing = [name for name in columns if name not in opened.schema_arrow.names]
@@ -266,7 +286,8 @@ def _read_file(file: Path, level: str, kind: str, state: str | None) -> tuple[pa
             table = table.set_column(place, name, shape)
         if name == "variance":
             table = table.set_column(place, name, pc.cast(table.column(name), pa.float64()))
-    return table.replace_schema_metadata(None), rows, int(first[-1])
+    fields = "; ".join(f"{field.name} ({field.type})" for field in opened.schema_arrow)
+    return table.replace_schema_metadata(None), rows, int(first[-1]), fields
 
 
 def _may_hold(opened: Any, group: int, state: str) -> bool:

@@ -17,11 +17,9 @@ from opendas.arrays import Codes, Ints
 from opendas.errors import FormatError
 from opendas.files.nmf.bureau import BureauLevel
 from opendas.files.nmf.bureau_answers import read_values
+from opendas.intervals.tree_estimates import MOST_APART
 
 __all__ = ["PublicTotals", "check_states"]
-
-MOST_APART = 7.0
-"""Standard deviations between a published total and its measurements; chance is below 1e-11."""
 
 _MOST_ROWS = 10_000
 """Sums of query groups with more rows say little about a total, and take long to read."""

@@ -98,6 +98,8 @@ class FileSummary:
         Top first.
     gaussian : bool
         Whether all noise is Gaussian, so that losses are rho.
+    unlike : tuple of str
+        Parts whose columns are not those of others, in words.
     """
 
     product: Product
@@ -106,6 +108,7 @@ class FileSummary:
     states: tuple[str, ...]
     levels: tuple[LevelSummary, ...]
     gaussian: bool
+    unlike: tuple[str, ...] = ()
 
     def losses(self) -> tuple[float, float]:
         """Return the least and the largest sum of rho on the way from the top to a leaf."""
@@ -174,6 +177,7 @@ class FileSummary:
             "levels": [level.to_dict() for level in self.levels],
             "missing": self.missing(),
             "contradictions": self.contradictions(),
+            "unlike_parts": list(self.unlike),
             "tables": list(tables),
             "query_groups": list(dict.fromkeys((*self._asked(), *names))),
             "attributes": {a.name: len(a.levels) for a in self.product.schema.attributes},
@@ -235,4 +239,5 @@ def summary_of_file(path: Path, state: str | None = None) -> FileSummary:
             )
         )
     states = tuple(code.decode() for code in np.unique(file.frame.geocodes.astype("S2")).tolist())
-    return FileSummary(file.product, "census-bureau", file.spine, states, tuple(levels), True)
+    unlike = [said for level in file.levels for said in (*level.measured.unlike, *level.constraints.unlike)]
+    return FileSummary(file.product, "census-bureau", file.spine, states, tuple(levels), True, tuple(unlike))
