@@ -7,7 +7,7 @@
 finished release of persons and units of Rhode Island 2010 with its measurements in full; without it, one is
 made. Then: PL94171 on the legacy file against ppmf on the microdata, block by block; R's nanoparquet against
 Arrow on every part of the noisy measurements; and the first lines of ``alarm-redist/census-2020``, which ask
-for voting districts, on a release from the 2020-style prototype file.
+for voting districts, on a state of the synthetic nation that has some.
 """
 
 from __future__ import annotations
@@ -21,27 +21,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-from experiment import HERE, PUERTO_RICO, RHODE_ISLAND, arguments, deliver, markdown
+from experiment import HERE, PUERTO_RICO, arguments, deliver, load, markdown, rhode_island
 
 import opendas as od
+from opendas.demo.nation import write_nation
 
-PROTOTYPE = "pl94_2020style_sample/ri2018_2020Style_subset.pl.zip"
 GROUPS = ("", "_hisp", "_white", "_black", "_aian", "_asian", "_nhpi", "_other", "_two")
 COLUMNS = tuple(kind + group for kind in ("pop", "vap") for group in GROUPS)
 
 
-def made(folder: Path, reader: str, data: Path, seed: int, measurements: str | None) -> Path:
-    """Return a release of persons and units."""
-    out = folder / "out"
+def made(folder: Path, data: Path, seed: int) -> Path:
+    """Return a release of persons and units of Rhode Island."""
     for product in ("persons", "units"):
-        path = folder / f"{product}.toml"
-        path.write_text(
-            f'[run]\nproduct = "pl94-{product}"\n[input]\nreader = "{reader}"\npath = "{data.resolve()}"\n'
-            f"[budget]\n{PUERTO_RICO.replace('persons', product)}\n",
-            encoding="utf-8",
-        )
-        od.release(od.load(path), out=out, seed=seed, measurements=measurements)
-    return out
+        text = rhode_island(data, PUERTO_RICO).replace("persons", product)
+        od.release(load(text, folder), out=folder / "out", seed=seed, measurements="full")
+    return folder / "out"
 
 
 def export(out: Path, to: Path, file_format: str) -> None:
@@ -98,7 +92,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as place:
         work = Path(place)
-        out = given.release or made(work, "pl94-2010", given.data / RHODE_ISLAND, given.seed, "full")
+        out = given.release or made(work, given.data, given.seed)
         for file_format in ("pl94", "ppmf", "nmf"):
             export(out, work / file_format, file_format)
         legacy = next((work / "pl94").rglob("*.zip"))
@@ -141,19 +135,21 @@ def main() -> None:
                 apart,
             )
 
-        (work / "prototype").mkdir()
-        prototype = made(work / "prototype", "pl94-2020", given.data / PROTOTYPE, given.seed, None)
-        export(prototype, work / "districts", "pl94")
+        write_nation(work / "nation", 2600, only=("01",))
+        for product in ("persons", "units"):
+            run = od.load(work / "nation" / f"{product}-standard.toml")
+            od.release(run, out=work / "state", seed=given.seed)
+        export(work / "state", work / "districts", "pl94")
         zipped = next((work / "districts").rglob("*.zip"))
         found, version = asked(given.library, "districts", zipped)
-        kind = set(found["type"].to_pylist())
-        table = od.Release(prototype).table("P1", geolevel="vtd").to_arrow()
+        table = od.Release(work / "state").table("P1", geolevel="vtd").to_arrow()
         wanted = dict(zip(table["GEOID"].to_pylist(), table["P0010001"].to_pylist(), strict=True))
         theirs = {code: row[0] for code, row in numbers(found, "GEOID").items()}
-        said(
-            "alarm-redist/census-2020 with PL94171", version, zipped.name,
-            f"{len(theirs)} of type {', '.join(kind)}", 0 if kind == {"vtd"} and theirs == wanted else 1,
-        )  # fmt: skip
+        kind = ", ".join(sorted(set(found["type"].to_pylist())))
+        apart = sum(theirs.get(code) != people for code, people in wanted.items()) + len(
+            theirs.keys() - wanted
+        )
+        said("census-2020 by PL94171", version, zipped.name, f"{len(theirs)} areas of type {kind}", apart)
     names = ["Client", "File", "Compared", "Differences"]
     more = f"Measurements: {size:,} bytes with plain lists, {packed:,} with dictionaries."
     deliver("r_clients", f"{markdown(names, rows)}\n\n{more}", {"rows": rows}, given.to)

@@ -161,6 +161,7 @@ def _information(law: NoiseLaw | None) -> float:
     return 1.0 / max(float(law.sigma2), 0.25) if isinstance(law, DiscreteGaussian) else 0.0
 
 
+@np.errstate(divide="ignore", invalid="ignore")  # where nothing was measured, the variance is infinite
 def _check_totals(tree: NoisyTree, own: Sequence[_Totals]) -> None:
     """Compare what was measured of each geounit with what was measured below it, and with exact totals.
 
@@ -190,8 +191,7 @@ def _check_totals(tree: NoisyTree, own: Sequence[_Totals]) -> None:
 
 
 def _refuse(tree: NoisyTree, number: int, one: _Totals, two: _Totals, what: str) -> None:
-    with np.errstate(invalid="ignore"):
-        apart = np.nan_to_num(np.abs(one.value - two.value) / np.sqrt(one.variance + two.variance))
+    apart = np.nan_to_num(np.abs(one.value - two.value) / np.sqrt(one.variance + two.variance))
     worst = int(apart.argmax())
     if apart[worst] > MOST_APART:
         level = tree.spine.levels[number]
