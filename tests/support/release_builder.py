@@ -86,6 +86,7 @@ def add_product(release, example, *, stamps=(), estimated=True, fmt="parquet", s
     write_atomic(release / "run" / f"{product.name}.toml", toml_of(plan, domain_of(product)).encode())
     resolved = SimpleNamespace(estimator="topdown", dropped=(), budget=SimpleNamespace(source=None))
     run = SimpleNamespace(
+        measuring_parts=(),
         product=product, resolved=resolved, plan=plan, budget=plan.budget, frame=frame, parts=()
     )
     facts = measured_facts(run, ProtectionMap.of(plan, frame, table), stamps, (), domain_of(product), "full")
