@@ -685,6 +685,7 @@ def replicates(
     seed: int = 0,
     workers: int | None = None,
     resume: bool = False,
+    microdata: str | Path | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Path]:
     """Run a release again and again on its own counts, so that :meth:`Release.margin` has margins for them.
@@ -706,30 +707,44 @@ def replicates(
         Processes; by default one for each core. Each takes the memory of a run.
     resume : bool
         Finish what an interrupted call began.
+    microdata : path, optional
+        Folder outside of the release for the records of each replicate, and of the counts it started from.
     progress : callable(stage, done, total), optional
 
     Returns
     -------
     dict of product name to path
     """
+    from opendas.files.release_folder import ReleasedProduct
     from opendas.files.replicate_files import REPLICATES
     from opendas.runs.facts import issue_certificate
     from opendas.runs.simulated.microdata import PublishedMicrodata
-    from opendas.runs.simulated.replicates import Base, draw_replicates
+    from opendas.runs.simulated.replicates import Base, draw_replicates, write_replicate_microdata
     from opendas.version import issue_date
+
+    records = None if microdata is None else Path(microdata).absolute()
 
     draw = partial(draw_replicates, runs=runs, seed=seed, workers=workers, resume=resume, progress=progress)
     if isinstance(release, PublishedMicrodata):
         scratch = release.folder / "state"
         file = draw(release.base, release.replicates_file, scratch)
         scratch.rmdir()
+        if records is not None:
+            write_replicate_microdata(release.base, file, records / release.base.product, ())
         return {release.base.product: file.path}
+    if records is not None and records.is_relative_to(release.folder.absolute()):
+        raise ConfigError("microdata of replicates are no part of a release: give a folder outside of it.")
     issue_date()  # nothing is written that cannot be certified
     names = release.products if product is None else (release.product_name(product),)
     found = {}
     for name in names:
         path = release.folder / REPLICATES / f"{name}.parquet"
-        found[name] = draw(Base(release.folder.absolute(), name), path, release.scratch / REPLICATES).path
+        base = Base(release.folder.absolute(), name)
+        file = draw(base, path, release.scratch / REPLICATES)
+        found[name] = file.path
+        if records is not None:
+            stamps = ReleasedProduct(release.folder, name).stamps
+            write_replicate_microdata(base, file, records / name, stamps)
     issue_certificate(release.folder)
     return found
 

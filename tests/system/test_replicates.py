@@ -282,6 +282,42 @@ def test_replicate_weights_give_the_sums_and_errors_that_survey_software_makes_o
     assert "P1" not in capsys.readouterr().out
 
 
+def test_records_of_replicates_are_those_that_the_errors_were_taken_of(
+    release: od.Release, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    asked = ["replicates", str(release.path), "--runs", str(RUNS), "--workers", "1", "--microdata"]
+    assert guarded(cli, [*asked, str(release.folder / "records")]) == 2
+    assert "outside" in capsys.readouterr().err
+    assert not (release.folder / "replicates").exists(), "refused before a replicate is drawn"
+    assert guarded(cli, [*asked, str(tmp_path / "records")]) == 0
+    folder = tmp_path / "records" / "mini"
+    names = [f"{k:04d}{end}.parquet" for k in range(1, RUNS + 1) for end in ("", "_start")]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(["about.json", *names])
+    about = json.loads((folder / "about.json").read_text())
+    certified = json.loads((release.folder / "certificate.json").read_text())["runs"][0]
+    assert about["stamps"] == certified["stamps"] != []
+    part = next(iter(sorted((release.folder / "mdf" / "mini").glob("*.parquet"))))
+    drawn = ReplicateFile(release.folder / "replicates" / "mini.parquet")
+    frame, size = release.frame(), release.estimate().size
+    labels = [(kind, age) for kind in ("home", "school", "prison") for age in ("child", "adult", "old")]
+
+    def counts(name: str) -> np.ndarray:
+        """Count records one by one, in the order of the frame and of the product's cells."""
+        table = pq.read_table(folder / name)
+        assert table.schema.names == pq.read_schema(part).names
+        found = np.zeros((len(frame), size), dtype=np.int64)
+        for record in table.to_pylist():
+            leaf = frame.geocodes.tolist().index(record["geocode"].encode())
+            found[leaf, labels.index((record["kind"], record["age"]))] += 1
+        return found
+
+    for number in range(1, RUNS + 1):
+        first, start = counts(f"{number:04d}.parquet"), counts(f"{number:04d}_start.parquet")
+        assert np.array_equal(first - start, to_dense(drawn.differences(number, frame, size)))
+        assert first.sum() == start.sum() == release.estimate().total()
+    assert all(check.ok for check in release.verify(allow_seeded=True))
+
+
 PPMF = """
 [run]
 product = "pl94-persons"

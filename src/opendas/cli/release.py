@@ -308,6 +308,13 @@ def _published(out: Path, run_file: Path | None, to: Path | None) -> Release | P
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of their noise.")
 @click.option("--workers", type=click.IntRange(min=1), default=None, help="Processes.")
 @click.option("--resume", is_flag=True, help="Finish what an interrupted command began.")
+@click.option(
+    "--microdata",
+    metavar="DIR",
+    type=FOLDER,
+    default=None,
+    help="Also write the records of each replicate, and of the counts it started from, into DIR.",
+)
 @microdata_options
 @json_option
 def replicates_command(
@@ -317,6 +324,7 @@ def replicates_command(
     seed: int,
     workers: int | None,
     resume: bool,
+    microdata: Path | None,
     run_file: Path | None,
     to: Path | None,
     as_json: bool,
@@ -343,6 +351,7 @@ def replicates_command(
             seed=seed,
             workers=workers,
             resume=resume,
+            microdata=microdata,
             progress=progress,
         )
     if as_json:

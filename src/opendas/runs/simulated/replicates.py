@@ -12,9 +12,10 @@ replicates start (:mod:`opendas.runs.simulated.starting_counts`).
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,7 +24,9 @@ import numpy as np
 from opendas.engines.local import WorkerPool, cores
 from opendas.engines.protocol import in_turn
 from opendas.errors import ConfigError
-from opendas.files.atomic import make_folder
+from opendas.files.atomic import make_folder, write_atomic
+from opendas.files.mdf.layout import record_counts, record_frame
+from opendas.files.mdf.writing import PartFile
 from opendas.files.release_folder import ReleasedProduct
 from opendas.files.replicate_files import (
     About,
@@ -40,7 +43,7 @@ from opendas.runs.simulated.starting_counts import StartingCounts
 from opendas.runs.verification.plan import released_run
 from opendas.schema.histogram import Histogram
 
-__all__ = ["Base", "draw_replicates"]
+__all__ = ["Base", "draw_replicates", "write_replicate_microdata"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -73,6 +76,13 @@ def _prepared(base: Base | MicrodataBase) -> tuple[Simulation, StartingCounts]:
     return simulation, StartingCounts.of(simulation.counts, run.plan, simulation.constraints)
 
 
+def _start(published: StartingCounts, about: About, number: int) -> tuple[tuple[bytes, ...], Histogram]:
+    """Return what a replicate's noise is bound to, and the counts it starts from, in the spine's order."""
+    bound = (bytes.fromhex(about.counts), bytes.fromhex(about.estimation), number.to_bytes(8, "big"))
+    chance = np.random.default_rng([about.seed, *(int.from_bytes(b, "big") for b in bound)])
+    return bound, published.draw(chance)
+
+
 @dataclass(frozen=True, slots=True)
 class _Draw:
     """Draws replicates, each into a file of its own."""
@@ -87,10 +97,7 @@ class _Draw:
     def __call__(self, number: int) -> None:
         simulation, published = _prepared(self.base)
         about, run = self.about, simulation.run
-        bound = (bytes.fromhex(about.counts), bytes.fromhex(about.estimation), number.to_bytes(8, "big"))
-        start = published.draw(
-            np.random.default_rng([about.seed, *(int.from_bytes(b, "big") for b in bound)])
-        )
+        bound, start = _start(published, about, number)
         found = simulation.with_counts(start).estimate(about.seed, "replicate/" + about.product, *bound)
         error = difference(found, start.take(run.spine.place_of_leaf))
         with replicate_sink(self.part(number), replace(about, runs=number)) as sink:
@@ -160,6 +167,43 @@ def draw_replicates(
             write_replicate(sink, number, run.frame, source.differences(number, run.frame, counts.size))
     shutil.rmtree(parts)
     return ReplicateFile(path)
+
+
+def write_replicate_microdata(
+    base: Base | MicrodataBase, file: ReplicateFile, folder: Path, stamps: Sequence[str]
+) -> tuple[Path, ...]:
+    """Write the records of each replicate, and those of the counts it started from; no run is repeated.
+
+    ``FOLDER/0001.parquet`` is what the first repeated run gave, ``FOLDER/0001_start.parquet`` what it started
+    from, both in the layout of the release's microdata, and ``FOLDER/about.json`` says of what they are.
+
+    Parameters
+    ----------
+    base : Base or MicrodataBase
+    file : ReplicateFile
+        Of the same base.
+    folder : Path
+        Outside of the release: anyone can make these files of it.
+    stamps : sequence of str
+        Of the release.
+    """
+    simulation, published = _prepared(base)
+    run = simulation.run
+    frame = record_frame(run.product, run.frame)
+    said = {"format": "opendas microdata of replicates 1", **asdict(file.about), "stamps": list(stamps)}
+    make_folder(folder)
+    paths = []
+    for number in range(1, file.about.runs + 1):
+        start = _start(published, file.about, number)[1].take(run.spine.place_of_leaf)
+        error = file.differences(number, run.frame, start.size)
+        found = difference(start, Histogram(error.indptr, error.cells, -error.counts, error.size))
+        for name, counts in ((f"{number:04d}", found), (f"{number:04d}_start", start)):
+            path = folder / f"{name}.parquet"
+            PartFile(path, run.product, frame, record_counts(run.product, frame, counts, None), 0).write()
+            paths.append(path)
+    _prepared.cache_clear()
+    write_atomic(folder / "about.json", (json.dumps(said, indent=2) + "\n").encode())
+    return tuple(paths)
 
 
 def _draw_all(draw: _Draw, todo: list[int], runs: int, workers: int, progress: Progress | None) -> None:
