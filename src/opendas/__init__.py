@@ -75,6 +75,7 @@ __all__ = [
     "discrete_gaussian",
     "discrete_laplace",
     "estimate",
+    "estimate_published",
     "evaluate",
     "exact_level",
     "experiment",

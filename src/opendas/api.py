@@ -59,6 +59,7 @@ __all__ = [
     "discrete_gaussian",
     "discrete_laplace",
     "estimate",
+    "estimate_published",
     "evaluate",
     "exact_level",
     "experiment",
@@ -452,6 +453,64 @@ def estimate(run: Run, out: str | Path, **options: Any) -> Release:
     from opendas.runs.release import estimate as run_estimate
 
     run_estimate(run, Path(out), RunOptions.of("estimate", options))
+    return Release(out)
+
+
+def estimate_published(
+    paths: Sequence[str | Path],
+    out: str | Path,
+    *,
+    frame: Sequence[str | Path] = (),
+    estimator: str = "topdown",
+    state: str | None = None,
+    totals: str | Path | None = None,
+    budget: Sequence[str] = (),
+    **options: Any,
+) -> Release:
+    """Make consistent microdata of noisy measurements that the Census Bureau published.
+
+    Nothing confidential is opened, no key is made and nothing is charged.
+
+    Parameters
+    ----------
+    paths : sequence of path
+        Files of the redistricting layout, each a folder with ``State.parquet`` and so on: persons, units or
+        both, of one census.
+    out : path
+        Output folder, new or with the other product.
+    frame : sequence of path
+        Public geography: official redistricting zips, or ``geography/<product>.parquet`` of a release.
+    estimator : str
+        ``topdown``, ``informed`` or ``posterior``, or the name of another package's.
+    state : str, optional
+        Name, postal or FIPS code of the only state that is read.
+    totals : path, optional
+        Published table or zip with the exact counts that the files leave out.
+    budget : sequence of str
+        Presets or run files that the files were measured with; by default what their variances tell.
+    **options
+        As for :func:`estimate`.
+
+    Raises
+    ------
+    ConfigError, FormatError, GeographyError, DataError, EstimationError, EnvironmentFailure
+        See :mod:`opendas.errors`. Nothing of a file that is at fault stays in `out`.
+    """
+    from opendas.geography.states import find_state
+    from opendas.runs.borrowed.run import borrow_together, estimate_borrowed
+    from opendas.runs.finished_release import Release
+    from opendas.runs.options import RunOptions
+
+    asked = RunOptions.of("estimate", options)
+    for borrowed in borrow_together(
+        [Path(path) for path in paths],
+        estimator=estimator,
+        frame=[Path(path) for path in frame],
+        state=None if state is None else find_state(state).fips,
+        totals=None if totals is None else Path(totals),
+        budgets=budget,
+    ):
+        estimate_borrowed(borrowed, Path(out), asked)
     return Release(out)
 
 

@@ -84,10 +84,17 @@ def add_product(release, example, *, stamps=(), estimated=True, fmt="parquet", s
     if estimated:
         records = write_mdf(release / "mdf" / product.layout, product, frame, example.estimate, fmt=fmt)
     write_atomic(release / "run" / f"{product.name}.toml", toml_of(plan, domain_of(product)).encode())
-    resolved = SimpleNamespace(estimator="topdown", dropped=(), budget=SimpleNamespace(source=None))
+    resolved = SimpleNamespace(
+        estimator="topdown", dropped=(), budget=SimpleNamespace(source=None), published=None
+    )
     run = SimpleNamespace(
+        product=product,
+        resolved=resolved,
+        plan=plan,
+        budget=plan.budget,
+        frame=frame,
+        parts=(),
         measuring_parts=(),
-        product=product, resolved=resolved, plan=plan, budget=plan.budget, frame=frame, parts=()
     )
     facts = measured_facts(run, ProtectionMap.of(plan, frame, table), stamps, (), domain_of(product), "full")
     return estimated_facts(facts, run, Solved(0, 0, ()), records) if estimated else facts

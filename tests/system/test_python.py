@@ -101,6 +101,7 @@ def test_the_public_names_are_these() -> None:
         "discrete_gaussian",
         "discrete_laplace",
         "estimate",
+        "estimate_published",
         "evaluate",
         "exact_level",
         "experiment",

@@ -185,8 +185,43 @@ def _ask_about_runs_beside(run: Run, run_file: Path, out: Path) -> None:
 
 
 @click.command("estimate")
-@run_file_argument
+@click.argument("paths", metavar="[RUN.toml | NMF...]", nargs=-1, type=PATH)
+@click.option(
+    "--from-nmf",
+    metavar="NMF",
+    multiple=True,
+    type=PATH,
+    help="A published noisy measurement file, a folder with State.parquet and so on; further ones follow.",
+)
+@click.option(
+    "--frame",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="With --from-nmf: geography of the blocks, an official redistricting zip a state or "
+    "geography/PRODUCT.parquet of a release.",
+)
+@click.option(
+    "--totals",
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    default=None,
+    help="With --from-nmf: published table, or redistricting zip, with exact counts that NMF leaves out.",
+)
+@click.option("--state", metavar="STATE", default=None, help="With --from-nmf: read this state alone.")
+@click.option(
+    "--estimator",
+    default=None,
+    help="With --from-nmf: topdown, informed, posterior, or another package's. Default: topdown.",
+)
+@click.option(
+    "--budget",
+    metavar="PRESET|RUN.toml",
+    multiple=True,
+    help="With --from-nmf: the budget that it was measured with. Default: what its variances tell.",
+)
 @out_option
+@click.option("--to", type=PATH, default=None, help="The same as --out.")
 @engine_options
 @mdf_format_option
 @click.option(
@@ -198,23 +233,72 @@ def _ask_about_runs_beside(run: Run, run_file: Path, out: Path) -> None:
 @sign_options
 @group_writable_option
 @json_option
-def estimate_command(run_file: Path, out: Path | None, as_json: bool, **options: Any) -> None:
-    """Turn the measurements in OUT into consistent microdata. Spends no budget.
+def estimate_command(
+    paths: tuple[Path, ...],
+    from_nmf: tuple[Path, ...],
+    frame: tuple[Path, ...],
+    totals: Path | None,
+    state: str | None,
+    estimator: str | None,
+    budget: tuple[str, ...],
+    out: Path | None,
+    to: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Turn noisy measurements into consistent microdata. Spends no budget.
+
+    The measurements are those that opendas measure wrote into OUT; or, with --from-nmf, published ones: files
+    of the Census Bureau's redistricting layout, persons, units or both. Then no run file, key or confidential
+    record is needed: hierarchy, budget and exact counts are what the files say.
 
     Example: opendas estimate run.toml --out out
+
+    Example: opendas estimate --from-nmf US_Person_PL_PROD --state RI --frame ri2020.pl.zip --to out
     """
     import opendas
 
     check_engine(options["engine"], options["master"])
-    folder = remember_out(out, run_file)
+    run_file = _only_run_file(paths, from_nmf, frame, totals, state, estimator, budget)
+    if out is not None and to is not None:
+        raise click.UsageError("--to is the same as --out; give one of them.")
+    if run_file is None and out is None and to is None:
+        raise click.UsageError("--from-nmf needs --to OUT.")
+    folder = remember_out(out or to, run_file)
     started = time.monotonic()
     sign = open_signing_key(options.pop("sign"), options.pop("sign_passphrase_file"))
     with telling_compilation(), Progress() as progress:
-        run = opendas.load(run_file, need_input=False)
-        opendas.estimate(run, out=folder, progress=progress, **options)
+        if run_file is not None:
+            run = opendas.load(run_file, need_input=False)
+            opendas.estimate(run, out=folder, progress=progress, **options)
+            product = run.product.name
+        else:
+            release = opendas.estimate_published(
+                (*from_nmf, *paths),
+                folder,
+                frame=frame,
+                estimator=estimator or "topdown",
+                state=state,
+                totals=totals,
+                budget=budget,
+                progress=progress,
+                **options,
+            )
+            product = release.products[-1]
     if sign is not None:
         sign(folder)
-    _answer(folder, run.product.name, time.monotonic() - started, as_json)
+    _answer(folder, product, time.monotonic() - started, as_json)
+
+
+def _only_run_file(paths: tuple[Path, ...], from_nmf: tuple[Path, ...], *others: object) -> Path | None:
+    """Return the run file; None with published files. The other options go with those alone."""
+    if from_nmf:
+        return None
+    if len(paths) != 1:
+        raise click.UsageError("give one RUN.toml, or published files with --from-nmf.")
+    if any(others):
+        raise click.UsageError("--frame, --totals, --state, --estimator and --budget go with --from-nmf.")
+    return paths[0]
 
 
 def _answer(folder: Path, product: str, seconds: float, as_json: bool) -> None:

@@ -41,3 +41,4 @@ class KeyCustody(StrEnum):
     SEALED = "kept under a passphrase"
     ELSEWHERE = "kept elsewhere"
     SEED = "made from a seed"
+    NONE = "none: published measurements"

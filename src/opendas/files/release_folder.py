@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -44,6 +44,7 @@ __all__ = [
     "ReleasedProduct",
     "digest_of_files",
     "is_estimated",
+    "list_of_files",
     "release_path",
     "tie_to",
     "tied_counts",
@@ -251,6 +252,13 @@ def digest_of_files(files: Mapping[str, str]) -> str:
     """Return one SHA-256 of files, given by path and SHA-256 of each: of the microdata of a product."""
     text = "\n".join(f"{digest} {name}" for name, digest in sorted(files.items()))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def list_of_files(folder: Path, files: Iterable[Path]) -> tuple[str, str]:
+    """Return digest and path of each file in a folder, as ``sha256sum`` lists them, and the digest of it."""
+    named = sorted((path.relative_to(folder).as_posix(), sha256_file(path)) for path in files)
+    text = "".join(f"{digest}  {name}\n" for name, digest in named)
+    return text, hashlib.sha256(text.encode()).hexdigest()
 
 
 def tie_to(release: Path, product: Product, geolevels: Sequence[str]) -> Tie:

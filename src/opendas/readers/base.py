@@ -19,6 +19,7 @@ from opendas.schema.product import Product
 
 __all__ = [
     "FRAME_FROM_RECORDS",
+    "PUBLISHED",
     "CensusKind",
     "InputData",
     "MemoryTable",
@@ -34,6 +35,9 @@ __all__ = [
 
 FRAME_FROM_RECORDS = "from-records"
 """Value of ``frame`` that takes the leaves from the input and thereby publishes which are populated."""
+
+PUBLISHED = "nmf"
+"""What stands for a reader where no record is read, but noisy measurements that were published."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

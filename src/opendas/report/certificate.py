@@ -241,8 +241,9 @@ def build_certificate(
     dict
         JSON values only.
     """
-    places = {run.product: number for number, run in enumerate(runs, start=1)}
-    account = account or AccountFacts(False, len(runs), places, 0)
+    own = [run.product for run in runs if run.published is None]
+    places = {product: number for number, product in enumerate(own, start=1)}
+    account = account or AccountFacts(False, len(own), places, 0)
     files = tuple(files)
     return {
         "format": FORMAT,

@@ -22,7 +22,7 @@ from opendas.parts import ESTIMATORS, MECHANISMS, Origin
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import SEVERAL, Account, PureAccount, group_loss
-from opendas.schema.declarations import ContributionBound, EarlierAct
+from opendas.schema.declarations import ContributionBound, EarlierAct, PublishedFile
 from opendas.schema.provenance import Domain
 
 __all__ = ["NoiseRow", "RunFacts", "loss_json"]
@@ -179,6 +179,8 @@ class RunFacts:
         Product that counts every protected unit, where a unit may have no record in this one.
     parts : tuple of Origin
         Parts of other packages.
+    published : PublishedFile or None
+        Whose measurements these are, where others took them; the loss is then theirs.
 
     Raises
     ------
@@ -221,6 +223,7 @@ class RunFacts:
     tied: tuple[EarlierAct, ...] = ()
     companion: str | None = None
     parts: tuple[Origin, ...] = ()
+    published: PublishedFile | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -317,6 +320,7 @@ class RunFacts:
             **({"tied": [act.to_dict() for act in self.tied]} if self.tied else {}),
             **({} if self.companion is None else {"companion": self.companion}),
             **({"parts": [part.to_dict() for part in self.parts]} if self.parts else {}),
+            **({} if self.published is None else {"published": self.published.to_dict()}),
         }
 
     def _official(self) -> dict[str, dict[str, object]]:
@@ -407,6 +411,9 @@ class RunFacts:
             tied=tuple(EarlierAct.from_dict(act) for act in record.get("tied", ())),
             companion=None if record.get("companion") is None else str(record["companion"]),
             parts=tuple(Origin.from_dict(part) for part in record.get("parts", ())),
+            published=None
+            if record.get("published") is None
+            else PublishedFile.from_dict(record["published"]),
         )
 
 

@@ -27,7 +27,7 @@ from opendas.privacy.relations import Neighbours
 from opendas.privacy.zcdp import Account
 from opendas.report.facts import RunFacts
 from opendas.report.views import many, one
-from opendas.schema.declarations import Distinct, EarlierAct
+from opendas.schema.declarations import Distinct, EarlierAct, PublishedFile
 from opendas.schema.provenance import Provenance
 
 __all__ = [
@@ -157,6 +157,7 @@ KEY_MEANING = {
         "is known to those who keep it: it is to be protected like the input."
     ),
     KeyCustody.SEED: "The key of this run was made from a seed, and is no secret.",
+    KeyCustody.NONE: "This program made no key: the noise was drawn by those who published the measurements.",
 }
 """What a certificate says of the key."""
 
@@ -347,9 +348,26 @@ def _invariants(invariants: Sequence[str]) -> str:
     return text
 
 
+def _published(run: RunFacts, source: PublishedFile) -> list[str]:
+    """Say whose measurements these are, what they cost, and what is taken on their word."""
+    listed = f"{source.files} file{'s' * (source.files != 1)}"
+    loss = "" if run.loss is None else f" {run.loss_words(run.loss)}"
+    return [
+        f"The measurements were taken and published by others, as {source.name} ({listed}; SHA-256 of "
+        f"their list {source.sha256}). The loss that the variances state,{loss}, was spent by them. "
+        "Nothing confidential was read here, no key was made and nothing was charged: everything in this "
+        "release is computed from what was published, and this release adds no loss.",
+        "What is said below of the measurements holds if they were taken as their file says: with noise of "
+        "the stated variances, discrete Gaussian, drawn in secret. That is the word of those who published "
+        "them; this program cannot check it.",
+    ]
+
+
 def _paragraphs(run: RunFacts) -> tuple[str, ...]:
     """Return the guarantee of one run, a text per paragraph."""
     opening = [f"{stamp}. {STAMP_MEANING[stamp]}" for stamp in run.stamps if stamp in STAMP_MEANING]
+    if run.published is not None:
+        opening += _published(run, run.published)
     if not run.guaranteed:
         opening.append(
             "With a secret key and a finite budget, the plan of this run would guarantee the following."
@@ -371,8 +389,14 @@ def _paragraphs(run: RunFacts) -> tuple[str, ...]:
         *_units(run),
         _not_protected(run),
         *_left_protected(run),
-        computational_text(run.draws, run.key),
-        "The guarantee concerns the edited file, given that validation passed.",
+        *(
+            [KEY_MEANING[KeyCustody.NONE]]
+            if run.published is not None
+            else [
+                computational_text(run.draws, run.key),
+                "The guarantee concerns the edited file, given that validation passed.",
+            ]
+        ),
         _TIED_SCOPE if run.tied else LEDGER_SCOPE,
     )
 

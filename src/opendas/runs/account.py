@@ -144,9 +144,9 @@ def ledger_of(out: Path) -> tuple[Book | None, Ledger | None]:
 
 
 def run_ids(out: Path) -> dict[str, str]:
-    """Return the run of each product of an output folder."""
+    """Return the run of each product of an output folder that measured: others are in no account."""
     paths = sorted(state_folder(out).glob("*/run.json"))
-    return {state.product: state.run_id for state in map(read_state, paths)}
+    return {state.product: state.run_id for state in map(read_state, paths) if not state.is_borrowed}
 
 
 def account_facts(out: Path) -> AccountFacts | None:

@@ -340,6 +340,8 @@ class Act(Generic[O]):
         known = (state.result or {}).get("key")
         if state.seed is not None:
             return KeyCustody.SEED
+        if state.is_borrowed:
+            return KeyCustody.NONE
         if path.exists() and self.options.keep_key:
             return KeyCustody.SEALED if RunKey.is_encrypted(path) else KeyCustody.KEPT
         # A key that never had a file is where its command finds it; any other is gone, or will be.

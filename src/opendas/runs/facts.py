@@ -143,6 +143,7 @@ def measured_facts(
         record_loss=None if budget.contribution.bound is None else record_loss(plan),
         tied=() if product.tie is None else product.tie.acts,
         companion=None if product.companion is None else product.companion.name,
+        published=run.resolved.published,
     )
 
 

@@ -61,7 +61,8 @@ class RunState:
     plan_digest, estimation_digest : str
         Of the measurement plan, and of everything estimation adds.
     input_tag, key_commitment : str
-        Keyed digests of the input and of the key.
+        Keyed digests of the input and of the key. Of published measurements the digest of their files, and
+        nothing.
     seed : int or None
     phase : str
         ``started``, ``measured`` or ``finished``.
@@ -83,6 +84,11 @@ class RunState:
     phase: str = "started"
     result: Mapping[str, Any] | None = None
     ending: Mapping[str, Any] | None = None
+
+    @property
+    def is_borrowed(self) -> bool:
+        """Whether the measurements were taken by others: no key was made, and nothing charged."""
+        return not self.key_commitment
 
     def differing(self, other: RunState) -> tuple[str, ...]:
         """Name what differs between two runs of one product, apart from identity and progress."""

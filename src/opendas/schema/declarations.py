@@ -107,6 +107,38 @@ class EarlierAct:
         )
 
 
+PUBLISHED_LIST = "published.sha256"
+"""Name of the list of files that a :class:`PublishedFile` speaks of, beside the measurements."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFile:
+    """Noisy measurements that others took and published: what a run has in place of an input.
+
+    Parameters
+    ----------
+    name : str
+        Of its folder.
+    files : int
+        Of which it consists, as far as they were read.
+    sha256 : str
+        Of their list, a line ``<sha256>  <path>`` each, in the order of paths: as ``sha256sum`` writes it.
+    """
+
+    name: str
+    files: int
+    sha256: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"name": self.name, "files": self.files, "sha256": self.sha256}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_dict` wrote."""
+        return cls(str(record["name"]), int(record["files"]), str(record["sha256"]))
+
+
 @dataclass(frozen=True, slots=True)
 class TiedBound:
     """A bound that an earlier release holds, so that it holds in one that agrees with it.

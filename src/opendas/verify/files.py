@@ -42,6 +42,7 @@ from opendas.files.parquet import has_columns, open_parquet, read_metadata
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.files.replicate_files import REPLICATE_SCHEMA, REPLICATES
 from opendas.report.certificate import FORMAT, ISSUED_FILES, SIGNATURE
+from opendas.schema.declarations import PUBLISHED_LIST, PublishedFile
 from opendas.verify.budget import certified_plan
 from opendas.verify.check import first_few, require
 
@@ -120,6 +121,8 @@ def _known_files(run: Mapping[str, Any], released: ReleasedProduct) -> dict[str,
         f"measurements/{name}/constraints.parquet": CONSTRAINT_SCHEMA,
         **{f"measurements/{name}/{level}.parquet": MEASUREMENT_SCHEMA for level in measured},
     }
+    if run.get("published"):
+        files[f"measurements/{name}/{PUBLISHED_LIST}"] = None
     if released.product.tied is not None:
         files[f"measurements/{name}/tie.parquet"] = TIE_SCHEMA
     if released.official is not None:
@@ -182,6 +185,20 @@ def _same_rows(one: Path, other: Path) -> bool:
     groups = {file.metadata.num_row_groups for file in files}
     return len(groups) == 1 and all(
         files[0].read_row_group(number).equals(files[1].read_row_group(number)) for number in range(*groups)
+    )
+
+
+def check_published(run: Mapping[str, Any], released: ReleasedProduct) -> str:
+    """The list of the published files is the certified one; that they are these, the files alone can show."""
+    source = PublishedFile.from_dict(run["published"])
+    path = released.measurements / PUBLISHED_LIST
+    require(
+        sha256_file(path) == source.sha256 and path.read_bytes().count(b"\n") == source.files,
+        f"{PUBLISHED_LIST} is not the certified list of published files.",
+    )
+    return (
+        f"{source.files} files of {source.name} are named by digest (sha256sum -c {PUBLISHED_LIST}, in that "
+        "folder); that these measurements are theirs was not checked here"
     )
 
 

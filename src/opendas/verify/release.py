@@ -36,6 +36,7 @@ from opendas.verify.files import (
     check_issued,
     check_listing,
     check_machine,
+    check_published,
     machine_names,
     read_certificate,
 )
@@ -168,6 +169,8 @@ def _products(certificate: Mapping[str, Any], folder: ReleaseFolder) -> str:
 
 def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[Check]:
     data = Microdata(released)
+    if run.get("published"):
+        yield run_check(f"{run['product']}: published files", partial(check_published, run, released))
     held = cache(partial(certified_map, run, released))
     steps: dict[str, Callable[[], str]] = {
         "budget": partial(check_budget, run),

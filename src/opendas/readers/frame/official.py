@@ -1,24 +1,35 @@
-"""Which official areas there are beside the leaves of a run, as far as its input says: public, no count."""
+"""Official areas of the leaves of a run, and those beside them, as far as files say: public, no count."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from opendas.arrays import Codes
+from opendas.errors import FormatError, GeographyError
 from opendas.files.official_areas import HEADER_FIELDS, OfficialAreas
 from opendas.files.parquet import bytes_column
 from opendas.geography.frame import Frame
 from opendas.readers.base import ReaderSpec
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.frame.block_assignment import known_blocks
-from opendas.readers.pl94.header import Header, header_text, official_records
-from opendas.readers.pl94.reader import VINTAGES
+from opendas.readers.pl94.header import (
+    Header,
+    area_names,
+    block_geocodes,
+    entity_codes,
+    functional_statuses,
+    header_text,
+    official_records,
+)
+from opendas.readers.pl94.reader import VINTAGES, official_reader
 from opendas.readers.pl94.segments import read_members
 
-__all__ = ["official_areas"]
+__all__ = ["official_areas", "with_headers"]
 
 _BLOCK_WIDTH = 15
 
@@ -92,3 +103,50 @@ def _texts(field: Codes) -> pa.Array:
         return pa.array(field, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
         return pa.array([header_text(value) for value in field.tolist()], pa.string())
+
+
+def with_headers(frame: Frame, paths: Sequence[Path]) -> Frame:
+    """Return a frame of blocks with the areas, names and statuses that official headers give them.
+
+    Parameters
+    ----------
+    frame : Frame
+        Its leaves are census blocks.
+    paths : sequence of Path
+        Official zips, one a state.
+
+    Raises
+    ------
+    GeographyError
+        If a block is in none of them: the geography is that of another census, or of other states.
+    FormatError, DataError
+        If a file is no redistricting file, or its header is damaged.
+    """
+    blocks: list[Codes] = []
+    areas: list[dict[str, Codes]] = []
+    names: dict[str, dict[str, str]] = {}
+    statuses: dict[str, dict[str, str]] = {}
+    for path in paths:
+        log = FindingLog()
+        header = VINTAGES[official_reader(path)].parse_header(read_members(path, ("geo",))["geo"], log, ())
+        codes = None if header is None else block_geocodes(header, log)
+        log.raise_if_any(f"{path.name}: the geography is not usable.")
+        if header is None or codes is None:
+            raise FormatError(f"{path.name} cannot be read as redistricting data.")
+        blocks.append(codes)
+        areas.append(entity_codes(header, np.flatnonzero(header.is_block)))
+        for joined, own in ((names, area_names(header)), (statuses, functional_statuses(header))):
+            for category, known in own.items():
+                joined.setdefault(category, {}).update(known)
+    every = np.concatenate(blocks)
+    order = np.argsort(every, kind="stable")
+    place = order[np.minimum(np.searchsorted(every[order], frame.geocodes), len(every) - 1)]
+    lost = every[place] != frame.geocodes
+    if lost.any():
+        raise GeographyError(
+            f"block {frame.geocodes[lost][0].decode()} was measured and is not in "
+            f"{', '.join(path.name for path in paths)}, nor are {int(lost.sum()) - 1:,} others of "
+            f"{len(frame):,}: this is the geography of another census, or of other states."
+        )
+    entities = {name: np.concatenate([each[name] for each in areas])[place] for name in areas[0]}
+    return replace(frame, entities=entities, names=names, functional_status=statuses)

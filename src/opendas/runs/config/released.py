@@ -15,11 +15,11 @@ from opendas.errors import FormatError
 from opendas.geography.recipe import NAMED_SPINES, Recipe, SpineStep, recipe_levels, stand_ins
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.readers.base import FRAME_FROM_RECORDS, ReaderSpec, census_kind
+from opendas.readers.base import FRAME_FROM_RECORDS, PUBLISHED, ReaderSpec, census_kind
 from opendas.runs.config.model import StageSection, freeze
 from opendas.runs.config.product_file import earlier_stages, pass_table
 from opendas.runs.config.resolve import Resolved
-from opendas.schema.declarations import ContributionBound, Invariant, StructuralZero
+from opendas.schema.declarations import ContributionBound, Invariant, PublishedFile, StructuralZero
 from opendas.schema.product import Passes, PassPlan, Product
 from opendas.schema.provenance import Domain
 
@@ -113,6 +113,8 @@ def released_toml(resolved: Resolved, budget: Budget, domain: Domain | None = No
         "spine": resolved.spine_name or steps or "standard",
         "geolevels": resolved.geolevels,
     }
+    if resolved.published is not None:
+        geography["spine"] = "published"
     if reader.frame == FRAME_FROM_RECORDS:
         geography["frame"] = FRAME_FROM_RECORDS
     if resolved.recipe.entities is not None:
@@ -128,7 +130,7 @@ def released_toml(resolved: Resolved, budget: Budget, domain: Domain | None = No
     lines = [
         "# The plan of this release, with every default written out. Numbers in quotes are exact.",
         *_table("[run]", run),
-        *_table("[input]", {"reader": reader.reader, **_contribution(reader)}),
+        *_table("[input]", {"reader": reader.reader, **_input(resolved)}),
         *_table("[geography]", geography),
         *_table("[domain]", (domain or resolved.domain).to_dict()),
         *_table("[budget]", spent),
@@ -152,8 +154,11 @@ def _stages(plan: PassPlan) -> list[str]:
     return lines
 
 
-def _contribution(reader: ReaderSpec) -> dict[str, object]:
-    """Write what is counted of a unit with several records."""
+def _input(resolved: Resolved) -> dict[str, object]:
+    """Write what is counted of a unit with several records, or whose measurements these are."""
+    reader = resolved.reader
+    if resolved.published is not None:
+        return resolved.published.to_dict()
     declared = {} if reader.contribution is None else reader.contribution.to_dict()
     return {key: value for key, value in declared.items() if value is not None}
 
@@ -228,6 +233,12 @@ def _read(document: Mapping[str, Any], product: Product) -> Resolved:
     run, geography, passes = document["run"], document["geography"], document["passes"]
     spine, geolevels = geography["spine"], tuple(geography["geolevels"])
     named = isinstance(spine, str)
+    given = document["input"]
+    published = PublishedFile.from_dict(given) if given["reader"] == PUBLISHED else None
+    if (published is not None) != (spine == "published"):
+        raise ValueError("spine")
+    if published is not None:
+        spine = "standard"  # no steps lead to it: it was read
     steps = NAMED_SPINES[spine] if named else tuple(SpineStep(**_listed(step)) for step in spine)
     entities = geography.get("entities")
     budget = document["budget"]
@@ -283,6 +294,7 @@ def _read(document: Mapping[str, Any], product: Product) -> Resolved:
         slack=Fraction(passes["slack"]),
         milp=passes["milp"],
         domain=Domain.from_dict(document["domain"]),
+        published=published,
     )
 
 

@@ -28,7 +28,7 @@ from opendas.runs.config.model import (
 from opendas.runs.config.product_file import earlier_stages, load_product, pass_table
 from opendas.runs.config.words import nearest
 from opendas.sampling.mechanisms import stated_mechanism
-from opendas.schema.declarations import Invariant, Tie
+from opendas.schema.declarations import Invariant, PublishedFile, Tie
 from opendas.schema.product import PassPlan, Product
 from opendas.schema.provenance import PROVENANCE_WORDS, Discovery, Domain, Provenance
 from opendas.topdown.family_data import Estimator
@@ -306,6 +306,8 @@ class Resolved:
         An estimator of the program that made the run, in place of one by name.
     run_file : RunFile or None
         What was resolved; None for a run that was read from its release.
+    published : PublishedFile or None
+        The measurements of others that this run estimates from, instead of measuring.
     """
 
     product: Product
@@ -328,6 +330,7 @@ class Resolved:
     companion: Resolved | None = None
     own_estimator: Estimator | None = None
     run_file: RunFile | None = None
+    published: PublishedFile | None = None
 
 
 def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True) -> Resolved:

@@ -41,8 +41,8 @@ BELIEVED = {
     "version, commit, issued": "which program wrote the release, and when",
     "stamps": "that noise without a stamp came from no seed, and a frame without one from a public list",
     "noise": (
-        "that it was drawn from the stated laws with a secret key, for the data of this office; and answers "
-        "that no record depends on"
+        "that it was drawn from the stated laws with a secret key, for the data of this office, or as those "
+        "say who published it; and answers that no record depends on"
     ),
     "key": "what became of it",
     "exact values": "that invariants and public counts are what they are said to be",

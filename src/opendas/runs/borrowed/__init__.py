@@ -1,0 +1,1 @@
+"""Runs on measurements that others took and published."""

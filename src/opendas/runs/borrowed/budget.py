@@ -1,0 +1,300 @@
+"""The budget that published variances come from, exactly: apart, because it needs variances and nothing else.
+
+A file states the variance of each answer in single precision. Budgets are exact fractions: the preset or the
+stated budget that has these variances is taken as it is; of another one only what the file tells is known,
+and fractions are put in its place that differ from it by less than the file's own rounding.
+
+Axes: ``g`` geounits of a geolevel, ``c`` classes of them with equal noise, ``q`` query groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from opendas.arrays import Floats
+from opendas.budget.presets import preset, preset_names
+from opendas.budget.resolve import BudgetSpec
+from opendas.errors import BudgetError, FormatError
+from opendas.files.nmf.bureau_tree import uneven_losses
+from opendas.geography.spine import Shares, Spine
+from opendas.intervals.noisy_tree import NoisyLevel
+from opendas.privacy.exact import format_fraction
+from opendas.sampling.laws import DiscreteGaussian
+from opendas.schema.product import Product
+
+__all__ = ["StatedBudget", "implied_budget"]
+
+_CLOSE = 3e-7
+"""Part by which a variance in single precision differs from what it was, with room for a rounding or two."""
+
+_PLAIN = 1000
+"""Denominator up to which a total that shares leave open is taken for a fraction that was chosen."""
+
+_FINEST = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class StatedBudget:
+    """A budget that a file may have been measured with.
+
+    Parameters
+    ----------
+    words : str
+        What it is called.
+    rho : Fraction
+    geolevels : mapping of str to Fraction
+    queries : mapping of geolevel to mapping of str to Fraction
+        By the product's names of query groups.
+    """
+
+    words: str
+    rho: Fraction
+    geolevels: Mapping[str, Fraction]
+    queries: Mapping[str, Mapping[str, Fraction]]
+
+    @classmethod
+    def of_preset(cls, name: str, product: Product) -> StatedBudget:
+        """Return a preset."""
+        known, canonical = preset(name), product.workload.canonical
+        queries = {
+            level: {canonical(query): share for query, share in shares.items()}
+            for level, shares in known.queries.items()
+        }
+        return cls(f"the preset {name}", known.rho, known.geolevels, queries)
+
+    def on(self, levels: Sequence[str], observed: float) -> Iterator[StatedBudget]:
+        """Yield what it is on a spine with these levels: nothing where it does not know one of them.
+
+        Of levels that the spine lacks the loss is left out, or, as a run that rescales shares has it, given
+        to the others. Last comes the same shares of the total that was observed, if that is a plain fraction.
+        """
+        shares = {level: self.geolevels.get(level, Fraction(0)) for level in levels}
+        kept = sum(shares.values(), Fraction(0))
+        if not kept or any(share and level not in self.queries for level, share in shares.items()):
+            return
+        shares = {level: share / kept for level, share in shares.items()}
+        queries = {level: self.queries[level] for level in levels if shares[level]}
+        part = "" if kept == 1 else ", but for the geolevels that are not here"
+        yield StatedBudget(f"{self.words}{part}", self.rho * kept, shares, queries)
+        words = f"the shares of {self.words}"
+        for rho in (self.rho, Fraction(observed).limit_denominator(_PLAIN)):
+            yield StatedBudget(f"{words} of rho = {format_fraction(rho)}", rho, shares, queries)
+
+    def spec(self) -> BudgetSpec:
+        """Return it as a run file would state it."""
+        return BudgetSpec(
+            rho=self.rho,
+            geolevels=self.geolevels,
+            queries=self.queries,
+            source=f"published variances: {self.words}",
+        )
+
+
+def implied_budget(
+    product: Product, spine: Spine, noisy: Sequence[NoisyLevel], stated: StatedBudget | None = None
+) -> tuple[BudgetSpec, Spine]:
+    """Return the budget that variances come from, and the spine with what each geounit has of it.
+
+    Parameters
+    ----------
+    product : Product
+    spine : Spine
+        Without shares.
+    noisy : sequence of NoisyLevel
+        Per geolevel; a law's ``sigma2`` is the variance as it is published.
+    stated : StatedBudget, optional
+        The only one that is looked at. By default all presets of the product.
+
+    Raises
+    ------
+    FormatError
+        If no budget gives every way from the top to a leaf the same loss; if variances are not those of the
+        stated budget; or if it cannot be told what belongs to which geolevel.
+    """
+    published = [_published(level) for level in noisy]
+    losses = [1.0 / variance for variance in published]
+    spent = [loss.sum(axis=1)[level.which] for loss, level in zip(losses, noisy, strict=True)]
+    uneven = uneven_losses(spine, spent)
+    if uneven is not None:
+        leaf, number, least, most = uneven
+        raise FormatError(
+            f"the noise cannot come from one budget: rho above block {_code(spine, leaf)} is {least:.6g}, "
+            f"and above others {most:.6g}. They differ most at {spine.names[number]}: a part of its "
+            "measurements is missing, or variances were changed. opendas nmf shows what is there."
+        )
+    observed = _along_first(spine, spent)
+    given = (
+        [stated]
+        if stated is not None
+        else [
+            StatedBudget.of_preset(name, product)
+            for name in preset_names()
+            if preset(name).product == product.name
+        ]
+    )
+    unlike = ""
+    for budget in (one for each in given for one in each.on(spine.names, observed)):
+        found = _shares_by(budget, noisy, published)
+        if isinstance(found, str):
+            unlike = unlike or found
+            continue
+        shared = replace(spine, shares=tuple(found))
+        try:
+            shared.check_paths([budget.geolevels[name] for name in spine.names])
+        except BudgetError as error:
+            unlike = unlike or str(error)
+            continue
+        return budget.spec(), shared
+    if stated is not None:
+        raise FormatError(
+            f"the variances are not those of {stated.words}: {unlike or 'it has other geolevels'} "
+            "Leave out --budget to take the budget that the variances tell."
+        )
+    return _rounded(spine, noisy, published)
+
+
+def _published(level: NoisyLevel) -> Floats:
+    """Return variances as the file has them, float64 (c, q); infinite where a class was not asked."""
+    found = np.full((len(level.laws), len(level.queries)), np.inf)
+    for row, laws in enumerate(level.laws):
+        for column, law in enumerate(laws):
+            if isinstance(law, DiscreteGaussian):
+                found[row, column] = float(law.sigma2)
+    return found
+
+
+def _code(spine: Spine, leaf: int) -> str:
+    return str(spine.leaf.geocodes[leaf].decode())
+
+
+def _along_first(spine: Spine, spent: Sequence[Floats]) -> float:
+    """Return the loss on the way from the top to the first leaf."""
+    return float(sum(level[0] for level in spent))
+
+
+def _shares_by(
+    budget: StatedBudget, noisy: Sequence[NoisyLevel], published: Sequence[Floats]
+) -> list[Shares | None] | str:
+    """Return what the geounits have of their levels' shares; or in words where the variances are others."""
+    names = [level.geolevel for level in noisy]
+    own = [budget.geolevels[name] for name in names]
+    found: list[Shares | None] = []
+    for number, level in enumerate(noisy):
+        queries = [query.name for query in level.queries]
+        asked = np.asarray(np.isfinite(published[number]).all(axis=1) & bool(queries))
+        planned = budget.queries.get(level.geolevel, {}) if own[number] else {}
+        planned = {query: share for query, share in planned.items() if share}
+        if asked.any() and set(queries) != set(planned):
+            other = sorted(set(queries) ^ set(planned))[0]
+            return f"at {level.geolevel} query {other!r} is in one and not in the other."
+        if not own[number]:
+            found.append(None)
+            continue
+        multiples = [Fraction(0)] * len(asked)
+        for kind in np.flatnonzero(asked).tolist():
+            values = dict(zip(queries, published[number][kind].tolist(), strict=True))
+            fitting = [m for m in _possible(own, number) if not _unlike(budget, number, names, values, m)]
+            if not fitting:
+                query = _unlike(budget, number, names, values, Fraction(1))
+                sigma2 = 1 / (budget.rho * own[number] * planned[query])
+                return (
+                    f"query {query!r} at {level.geolevel} has variance {values[query]:.8g}, and by that "
+                    f"budget {DiscreteGaussian(sigma2).variance:.8g}."
+                )
+            multiples[kind] = fitting[0]
+        found.append(Shares.of(multiples, level.which))
+    return found
+
+
+def _possible(own: Sequence[Fraction], number: int) -> list[Fraction]:
+    """Return what multiples of its share a geounit of a level may have: with those of levels beside it."""
+    sums = {
+        sum(own[first:last], Fraction(0))
+        for first in range(number + 1)
+        for last in range(number + 1, len(own) + 1)
+    }
+    return sorted(total / own[number] for total in sums)
+
+
+def _unlike(
+    budget: StatedBudget, number: int, names: Sequence[str], values: Mapping[str, float], multiple: Fraction
+) -> str:
+    """Return the first query group whose variance is not that of the budget; an empty text if all are."""
+    share = budget.rho * budget.geolevels[names[number]] * multiple
+    for query, value in values.items():
+        sigma2 = 1 / (share * budget.queries[names[number]][query])
+        near = abs(value - float(sigma2)) <= _CLOSE * value
+        if not near and abs(value - DiscreteGaussian(sigma2).variance) > _CLOSE * value:
+            return query
+    return ""
+
+
+def _rounded(
+    spine: Spine, noisy: Sequence[NoisyLevel], published: Sequence[Floats]
+) -> tuple[BudgetSpec, Spine]:
+    """Return a budget of plain fractions with these variances, to their precision.
+
+    The share of a level is what its geounits have on a way where no level was bypassed.
+
+    Raises
+    ------
+    FormatError
+        If there is no such way.
+    """
+    place = np.arange(len(spine.leaf))
+    kinds = [noisy[-1].which]
+    for number in range(len(spine.levels) - 1, 0, -1):
+        place = spine.levels[number].parent[place]
+        kinds.append(noisy[number - 1].which[place])
+    ways = np.unique(np.column_stack(kinds[::-1]), axis=0).tolist()
+    asked = [
+        np.asarray(np.isfinite(variance).all(axis=1) & bool(level.queries))
+        for variance, level in zip(published, noisy, strict=True)
+    ]
+    there = [bool(one.any()) for one in asked]
+    plain = next(
+        (
+            way
+            for way in ways
+            if all(one[kind] == some for one, kind, some in zip(asked, way, there, strict=True))
+        ),
+        None,
+    )
+    if plain is None:
+        raise FormatError(
+            "these variances are of no known budget, and on every way from the top to a block some geounit "
+            "was bypassed, so that the shares of the geolevels cannot be told apart. State the budget: "
+            "--budget PRESET, or --budget RUN.toml."
+        )
+    rhos: dict[str, dict[str, Fraction]] = {}
+    for level, variance, kind, measured in zip(noisy, published, plain, there, strict=True):
+        if measured:
+            exact = [Fraction(1 / value).limit_denominator(_FINEST) for value in variance[kind].tolist()]
+            rhos[level.geolevel] = {query.name: rho for query, rho in zip(level.queries, exact, strict=True)}
+    sums = {level: sum(shares.values(), Fraction(0)) for level, shares in rhos.items()}
+    total = sum(sums.values(), Fraction(0))
+    budget = StatedBudget(
+        "of no known budget, whose fractions are rounded to nine digits",
+        total,
+        {name: sums.get(name, Fraction(0)) / total for name in spine.names},
+        {
+            level: {query: rho / sums[level] for query, rho in shares.items()}
+            for level, shares in rhos.items()
+        },
+    )
+    found = _shares_by(budget, noisy, published)
+    if isinstance(found, str):
+        raise FormatError(
+            f"these variances are of no known budget, and not of one that gives shares to geolevels: {found} "
+            "State the budget: --budget PRESET, or --budget RUN.toml."
+        )
+    shared = replace(spine, shares=tuple(found))
+    try:
+        shared.check_paths([budget.geolevels[name] for name in spine.names])
+    except BudgetError as error:
+        raise FormatError(f"the variances are of no one budget: {error}") from error
+    return budget.spec(), shared

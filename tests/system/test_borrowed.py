@@ -1,0 +1,288 @@
+"""Microdata from published noisy measurements: those of the run that measured, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import opendas
+from opendas.cli.failures import guarded
+from opendas.cli.main import cli
+from opendas.demo import write_demo
+from opendas.errors import ConfigError, FormatError, PrivacyError
+
+SPINES = ("standard", "aian")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> dict[str, Path]:
+    """Runs of a made state on two spines, persons and units, with their measurements exported."""
+    found = {}
+    for spine in SPINES:
+        folder = found[spine] = tmp_path_factory.mktemp(spine)
+        for path in write_demo(folder, 60):
+            path.write_text(path.read_text().replace('spine = "standard"', f'spine = "{spine}"'))
+            opendas.release(opendas.load(path), folder / "out", seed=1, measurements="full")
+        opendas.export_measurements(folder / "out", folder / "nmf")
+    return found
+
+
+def microdata(out: Path) -> dict[str, bytes]:
+    folder = out / "release" / "mdf"
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.parquet")}
+
+
+@pytest.mark.parametrize("spine", SPINES)
+def test_own_measurements_give_own_microdata(made: dict[str, Path], tmp_path: Path, spine: str) -> None:
+    folder, out = made[spine], tmp_path / "out"
+    files = [str(folder / "nmf" / name) for name in ("pl94-persons", "pl94-units")]
+    assert guarded(cli, ["estimate", "--from-nmf", *files, "--to", str(out), "--json"]) == 0
+    assert microdata(out) == microdata(folder / "out") != {}
+    checks = opendas.Release(out).verify(rederive=True)
+    assert [check.name for check in checks if not check.ok] == []
+    for name in ("pl94-persons", "pl94-units"):
+        for path in (folder / "out" / "release" / "measurements" / name).glob("*.parquet"):
+            if path.stem in ("spine", "constraints"):
+                continue
+            ours, theirs = (
+                pq.read_table(root / "release" / "measurements" / name / path.name)
+                for root in (out, folder / "out")
+            )
+            assert ours.drop_columns("geocode").equals(theirs.drop_columns("geocode"))
+
+
+@pytest.mark.parametrize("estimator", ["informed", "posterior"])
+def test_other_estimators(made: dict[str, Path], tmp_path: Path, estimator: str) -> None:
+    """The estimators of the whole tree give what they gave the run that measured."""
+    folder = made["standard"]
+    path = tmp_path / "persons.toml"
+    text = (folder / "persons.toml").read_text().replace("[run]\n", f'[run]\nestimator = "{estimator}"\n')
+    path.write_text(text)
+    for name in ("persons.parquet", "frame.parquet"):
+        shutil.copy(folder / name, tmp_path / name)
+    opendas.release(opendas.load(path), tmp_path / "own", seed=1, measurements="full")
+    opendas.estimate_published([folder / "nmf" / "pl94-persons"], tmp_path / "out", estimator=estimator)
+    assert microdata(tmp_path / "out") == microdata(tmp_path / "own") != {}
+
+
+@pytest.fixture(scope="module")
+def estimated(made: dict[str, Path], tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("borrowed") / "out"
+    opendas.estimate_published([made["standard"] / "nmf" / "pl94-persons"], out)
+    return out
+
+
+def test_the_certificate_says_whose_measurements_these_are(estimated: Path, made: dict[str, Path]) -> None:
+    certificate = json.loads((estimated / "release" / "certificate.json").read_text())
+    (run,) = certificate["runs"]
+    nmf = made["standard"] / "nmf" / "pl94-persons"
+    listed = (estimated / "release/measurements/pl94-persons/published.sha256").read_text().splitlines()
+    assert run["published"]["files"] == len(listed) == len(list(nmf.glob("*/**/*.parquet")))
+    assert sorted(line.split("  ")[1] for line in listed) == sorted(
+        path.relative_to(nmf).as_posix() for path in nmf.glob("*/**/*.parquet")
+    )
+    assert run["key"] == "none: published measurements"
+    assert run["budget"]["source"] == "published variances: the preset pr2020-persons"
+    assert "was spent by them" in run["guarantee"]
+    assert "adds no loss" in run["guarantee"]
+    assert "secret key" not in run["guarantee"]
+    assert certificate["account"]["acts"] == 0
+    assert certificate["account"]["places"] == {}
+    own = json.loads((made["standard"] / "out" / "release" / "certificate.json").read_text())["runs"][0]
+    assert run["rho"] == own["rho"]
+    assert run["rows"] == own["rows"]
+    assert not list((estimated / "confidential" / "keys").iterdir())
+    assert (estimated / "ledger.jsonl").read_text() == ""
+
+
+def test_verify_finds_another_list_of_files(estimated: Path, tmp_path: Path) -> None:
+    shutil.copytree(estimated / "release", tmp_path / "release")
+    path = tmp_path / "release/measurements/pl94-persons/published.sha256"
+    path.write_text(path.read_text().replace("State=", "Other="))
+    checks = {check.name: check for check in opendas.Release(tmp_path / "release").verify()}
+    assert not checks["pl94-persons: published files"].ok
+
+
+def test_what_follows_a_release_works_on_it(estimated: Path, made: dict[str, Path], tmp_path: Path) -> None:
+    own = opendas.Release(made["standard"] / "out")
+    release = opendas.Release(estimated)
+    for table in ("P1", "P4"):
+        one, two = (each.table(table, geolevel="block").to_pandas() for each in (own, release))
+        measured = one[one["GEOID"].isin(two["GEOID"])].reset_index(drop=True)
+        assert measured.equals(two.astype(measured.dtypes))
+        assert one["P0010001"].sum() == two["P0010001"].sum() if table == "P1" else True
+    one, two = (each.intervals("votingage", geolevel="county").to_pandas() for each in (own, release))
+    assert np.allclose(one["estimate"], two["estimate"])
+    opendas.export_measurements(estimated, tmp_path / "again")
+    first = made["standard"] / "nmf" / "pl94-persons"
+    for path in first.rglob("*.parquet"):
+        again = tmp_path / "again" / "pl94-persons" / path.relative_to(first)
+        assert pq.read_table(path, partitioning=None).equals(pq.read_table(again, partitioning=None))
+
+
+def test_it_goes_on_and_returns_its_result(made: dict[str, Path], tmp_path: Path, monkeypatch) -> None:
+    """After the measurements are read, an estimate that was interrupted needs the same command."""
+    from opendas.runs.borrowed import run as borrowed
+
+    nmf, out = made["standard"] / "nmf" / "pl94-persons", tmp_path / "out"
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(borrowed, "estimate", stop)
+        with pytest.raises(KeyboardInterrupt):
+            opendas.estimate_published([nmf], out)
+    opendas.estimate_published([nmf], out)
+    first = microdata(out)
+    own = microdata(made["standard"] / "out")
+    assert first == {name: data for name, data in own.items() if name.startswith("persons")} != {}
+    with pytest.raises(ConfigError, match="--resume"):
+        opendas.estimate_published([nmf], out)
+    opendas.estimate_published([nmf], out, resume=True)
+    with pytest.raises(PrivacyError, match="other measurements"):
+        opendas.estimate_published([made["aian"] / "nmf" / "pl94-persons"], out)
+    assert microdata(out) == first
+
+
+Change = Callable[[pa.Table], pa.Table]
+
+
+def changed(folder: Path, level: str, kind: str, change: Change) -> None:
+    (path,) = (folder / f"{level}.parquet" / kind).rglob("*.parquet")
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(change(table), path)
+
+
+def column(table: pa.Table, name: str, values: list) -> pa.Table:
+    place = table.column_names.index(name)
+    return table.set_column(place, name, pa.array(values, table.schema.field(name).type))
+
+
+def without_first(table: pa.Table) -> pa.Table:
+    code = table.column("geocode")[0]
+    return table.filter(pa.compute.not_equal(table.column("geocode"), code))
+
+
+def without_total(table: pa.Table) -> pa.Table:
+    return table.filter(pa.compute.not_equal(table["query_name"], "total_con"))
+
+
+def cut(table: pa.Table) -> pa.Table:
+    values = table.column("value").to_pylist()
+    last = max(range(len(values)), key=lambda i: len(values[i]))
+    values[last] = values[last][:-1]
+    return column(table, "value", values)
+
+
+def other_units(table: pa.Table) -> pa.Table:
+    values, names = table.column("value").to_pylist(), table.column("query_name").to_pylist()
+    row = next(i for i, name in enumerate(names) if name == "hhgq_total_ub_con")
+    values[row] = [values[row][0] + 1, *values[row][1:]]
+    return column(table, "value", values)
+
+
+def louder(table: pa.Table) -> pa.Table:
+    return column(table, "variance", [2 * v for v in table.column("variance").to_pylist()])
+
+
+FAULTS = {
+    "a part is missing": ("Block_Group", "DPQuery", without_first, "a part of its measurements is missing"),
+    "duplicated geounits": ("County", "DPQuery", lambda t: pa.concat_tables([t, t]), "is there twice"),
+    "a query cut off": ("Block", "DPQuery", cut, "values in query"),
+    "other variances": (
+        "Tract",
+        "DPQuery",
+        louder,
+        "not those of the preset pr2020-persons",
+    ),
+    "bounds of no units": ("Block", "Constraint", other_units, "for each of its units"),
+    "no bounds": ("Block", "Constraint", lambda t: t.slice(0, 0), "for each of its units"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_of_a_file_are_named_and_nothing_stays(made, tmp_path: Path, fault: str, capsys) -> None:
+    level, kind, change, said = FAULTS[fault]
+    shutil.copytree(made["standard"] / "nmf" / "pl94-persons", tmp_path / "nmf")
+    changed(tmp_path / "nmf", level, kind, change)
+    if fault == "other variances":  # all of a level: another budget, and no fault unless one is stated
+        options = ["--budget", "pr2020-persons"]
+    else:
+        options = []
+    command = ["estimate", "--from-nmf", str(tmp_path / "nmf"), "--to", str(tmp_path / "out"), *options]
+    assert guarded(cli, command) == 3
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_budget_of_no_preset_is_told_to_nine_digits(made, tmp_path: Path) -> None:
+    shutil.copytree(made["standard"] / "nmf" / "pl94-persons", tmp_path / "nmf")
+    changed(tmp_path / "nmf", "Tract", "DPQuery", louder)
+    release = opendas.estimate_published([tmp_path / "nmf"], tmp_path / "out")
+    (run,) = release.certificate["runs"]
+    assert run["budget"]["source"].endswith("rounded to nine digits")
+    assert all(check.ok for check in release.verify(rederive=True))
+    preset = 293764 / 114921
+    assert float(Fraction(run["rho"])) == pytest.approx(preset * (1 - 772 / 4099 / 2), rel=1e-6)
+
+
+def test_a_missing_geolevel_and_other_products(made, tmp_path: Path, capsys) -> None:
+    nmf = tmp_path / "nmf"
+    shutil.copytree(made["standard"] / "nmf" / "pl94-persons", nmf)
+    shutil.rmtree(nmf / "Block.parquet")
+    asked = ["estimate", "--to", str(tmp_path / "out"), "--from-nmf"]
+    assert guarded(cli, [*asked, str(nmf)]) == 3
+    assert "geolevel Block is missing" in capsys.readouterr().err
+    assert guarded(cli, [*asked, str(tmp_path)]) == 2
+    assert guarded(cli, [*asked, *[str(made["standard"] / "nmf" / "pl94-persons")] * 2]) == 2
+    assert "there twice" in capsys.readouterr().err
+    assert guarded(cli, ["estimate", str(made["standard"] / "persons.toml"), "--state", "RI"]) == 2
+    assert guarded(cli, ["estimate", "--from-nmf", str(nmf)]) == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_persons_and_units_of_two_censuses(made, tmp_path: Path) -> None:
+    """Both hold the housing units of each block exactly, the one in its bounds, the other as its totals."""
+    nmf = tmp_path / "units"
+    shutil.copytree(made["standard"] / "nmf" / "pl94-units", nmf)
+
+    def one_more(table: pa.Table) -> pa.Table:
+        return column(table, "value", [[v + 1 for v in row] for row in table.column("value").to_pylist()])
+
+    changed(nmf, "Block", "Constraint", one_more)
+    for level in ("State", "County", "Tract", "Block_Group"):
+        changed(nmf, level, "Constraint", lambda table: table.slice(0, 0))
+    with pytest.raises(FormatError, match="differ about the housing units of"):
+        opendas.estimate_published([made["standard"] / "nmf" / "pl94-persons", nmf], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_totals_that_the_measurements_contradict(made, tmp_path: Path) -> None:
+    totals = tmp_path / "totals.csv"
+    nmf = tmp_path / "nmf"
+    shutil.copytree(made["standard"] / "nmf" / "pl94-persons", nmf)
+    changed(
+        nmf, "State", "Constraint", lambda t: t.filter(pa.compute.not_equal(t["query_name"], "total_con"))
+    )
+    own = opendas.Release(made["standard"] / "out")
+    people = int(own.table("P1", geolevel="state").to_pandas()["P0010001"].iloc[0])
+    totals.write_text(f"GEOID,P0010001\n99,{people + 5000}\n")
+    with pytest.raises(FormatError, match="standard deviations away"):
+        opendas.estimate_published([nmf], tmp_path / "out", totals=totals)
+    totals.write_text(f"GEOID,P0010001\n99,{people}\n")
+    opendas.estimate_published([nmf], tmp_path / "out", totals=totals)
+    assert {k: v for k, v in microdata(made["standard"] / "out").items() if "persons" in k} == microdata(
+        tmp_path / "out"
+    )
+    dropped = opendas.estimate_published([nmf], tmp_path / "none")
+    assert dropped.certificate["runs"][0]["dropped_invariants"] == ["total@state"]
+    assert all(check.ok for check in dropped.verify(rederive=True))
