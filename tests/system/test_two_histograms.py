@@ -283,3 +283,24 @@ def test_the_account_speaks_of_both_and_adds_them_up(world: Path) -> None:
     assert code == 0, text
     unit = "housing unit or group quarters"
     assert f"{FIRST} and {SECOND} together: rho 3 for one {unit}" in text
+
+
+def test_both_are_compared_with_the_truth(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world, tmp_path / "pair")
+    run, out = tmp_path / "pair/run.toml", tmp_path / "pair/out"
+    code, text = command("evaluate", out, "--truth", run, "--json")
+    assert code == 0, text
+    answer = json.loads(text[text.index("{") :])
+    queries = [{row["query"] for row in errors["rows"]} for errors in (answer, answer["companion"])]
+    assert "tenure * size" in queries[0]
+    assert "occupancy" in queries[1]
+    truth = to_dense(opendas.load(run).companion.read().histogram)  # type: ignore[union-attr]
+    error = np.abs(released(out)[0] - truth).sum() / len(truth)
+    (detailed,) = (
+        row
+        for row in answer["companion"]["rows"]
+        if (row["geolevel"], row["query"]) == ("block", "detailed")
+    )
+    assert detailed["mean_abs_error"] == pytest.approx(error)
+    code, text = command("evaluate", out, "--truth", run)
+    assert text.index(SECOND) < text.index(FIRST)

@@ -514,21 +514,27 @@ def evaluate_command(
 
     The answer is confidential, on stdout too; plots and tables go under OUT/confidential/evaluation. The
     reading is noted in the account: of releases that were compared with the data, none is published as if it
-    had not been chosen (opendas publish).
+    had not been chosen (opendas publish). Of a product with a companion, both histograms are compared.
 
     Example: opendas evaluate out --truth run.toml
     """
     import opendas
 
     remember_out(out)
-    errors: dict[str, Any] = opendas.evaluate(
-        opendas.Release(out), truth=opendas.load(truth), entities=entities, blocks=blocks, ledger=ledger
-    ).to_dict()
+    run, release = opendas.load(truth), opendas.Release(out)
+    both = (run,) if run.companion is None else (run, run.companion)
+    found: list[dict[str, Any]] = [
+        opendas.evaluate(release, truth=each, entities=entities, blocks=blocks, ledger=ledger).to_dict()
+        for each in both
+    ]
     message("These figures compare with the confidential data: they are confidential. Do not publish them.")
     if as_json:
-        emit_json(errors)
-    else:
-        columns = ["geolevel", "query", "geounits", "mean_abs_error", "mean_signed_error"]
+        emit_json({**found[0], **({"companion": found[1]} if found[1:] else {})})
+        return
+    columns = ["geolevel", "query", "geounits", "mean_abs_error", "mean_signed_error"]
+    for each, errors in zip(both, found, strict=True):
+        if len(both) > 1:
+            click.echo(f"\n{each.product.name}")
         click.echo(text_table(errors["rows"], columns))
 
 

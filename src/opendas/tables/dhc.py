@@ -2,8 +2,8 @@
 
 A table is a list of rows, each a label and a box: positions of levels for each attribute, all levels where
 none is named. Iterations repeat a table for people of one race or origin. Numbers and rows follow the 2010
-and 2020 tabulations: sex by age (P12, PCT12, PCT13), races (P3 to P5), group quarters (P43, PCT22, PCO1 to
-PCO10).
+and 2020 tabulations: sex by age (P12, PCT12, PCT13), races (P3 to P5, P8 to P11), households (P16, H10),
+group quarters (P43, PCT22, PCO1 to PCO10, PCO43A to PCO43I).
 """
 
 from __future__ import annotations
@@ -124,6 +124,42 @@ def _origin_by_race(box: Box) -> Rows:
             yield f"{label}; {race}", inner
 
 
+_NUMBERS = ("one race", "two races", "three races", "four races", "five races", "six races")
+
+
+def _combinations(box: Box) -> Rows:
+    """The 63 combinations of races, by how many they are."""
+    by_number: list[list[int]] = [[] for _ in _NUMBERS]
+    for code, races in enumerate(race_combinations()):
+        by_number[len(races) - 1].append(code)
+    names = [label.removesuffix(" alone") for label in RACE_LABELS]
+    positions = [races[0] for races in race_combinations()[: len(_NUMBERS)]]
+    several = "Population of two or more races"
+    for number, codes in enumerate(by_number):
+        label = f"Population of {_NUMBERS[number]}"
+        if number == 1:
+            yield several, {**box, "cenrace": _SEVERAL_RACES}
+        if number:
+            label = f"{several}; {label}"
+        yield label, {**box, "cenrace": tuple(codes)}
+        for code in codes:
+            races = " + ".join(names[positions.index(race)] for race in race_combinations()[code])
+            yield f"{label}; {races}{' alone' * (number == 0)}", {**box, "cenrace": (code,)}
+
+
+def _origin_by_combination(box: Box) -> Rows:
+    (others, not_hispanic), hispanic = _origin(box)
+    yield hispanic
+    yield others, not_hispanic
+    for label, inner in _combinations(not_hispanic):
+        yield f"{others}; {label}", inner
+
+
+def _voting_age(box: Box) -> Rows:
+    for label, years in _ages((0, 18)):
+        yield label, {**box, "age": years}
+
+
 def _quarters(box: Box) -> Rows:
     for title, types in (
         ("Institutionalized population", _MAJOR_QUARTERS[:_INSTITUTIONS]),
@@ -154,24 +190,32 @@ def dhc_tables() -> Mapping[str, DhcTable]:
     """Return the tables of DHC persons by name."""
     everybody: Box = {}
     quarters: Box = {"relgq": _QUARTERS}
+    adults: Box = {"age": tuple(range(18, _OLDEST + 1))}
     tables = {
         "P1": DhcTable(everybody, lambda box: iter(()), "block"),
         "P3": DhcTable(everybody, _race, "block"),
         "P4": DhcTable(everybody, _origin, "block"),
         "P5": DhcTable(everybody, _origin_by_race, "block"),
+        "P8": DhcTable(everybody, _combinations, "block"),
+        "P9": DhcTable(everybody, _origin_by_combination, "block"),
+        "P10": DhcTable(adults, _combinations, "block"),
+        "P11": DhcTable(adults, _origin_by_combination, "block"),
         "P12": DhcTable(everybody, _sex_by_age(_P12_AGES), "block"),
         "P14": DhcTable({"age": tuple(range(20))}, _sex_by_age(_UNDER_20), "block"),
+        "P16": DhcTable({"relgq": _HOUSEHOLDS}, _voting_age, "block"),
+        "H10": DhcTable({"relgq": _HOUSEHOLDS}, lambda box: iter(()), "block"),
         "P43": DhcTable(quarters, lambda box: _by_sex(box, _quarters_by_age), "block"),
         "PCT12": DhcTable(everybody, _sex_by_age(_SINGLE_YEARS), "tract"),
         "PCT13": DhcTable({"relgq": _HOUSEHOLDS}, _sex_by_age(_P12_AGES), "tract"),
-        "PCT22": DhcTable(
-            {**quarters, "age": tuple(range(18, _OLDEST + 1))}, lambda box: _by_sex(box, _quarters), "tract"
-        ),
+        "PCT22": DhcTable({**quarters, **adults}, lambda box: _by_sex(box, _quarters), "tract"),
     }
     for name, letters in (("P12", "ABCDEFGHI"), ("PCT12", "ABCDEFGHIJKLMNO"), ("PCT13", "ABCDEFGHI")):
         whole = tables[name]
         for letter, box in _iterations(letters):
             tables[f"{name}{letter}"] = DhcTable({**whole.universe, **box}, whole.body, whole.lowest)
+    for letter, box in _iterations("ABCDEFGHI"):
+        by_age = tables["P43"].body
+        tables[f"PCO43{letter}"] = DhcTable({**quarters, **box}, by_age, "county")
     of_quarters = [("", quarters), *_quarters({})]
     for number, (_, box) in enumerate(of_quarters, start=1):
         tables[f"PCO{number}"] = DhcTable(box, _sex_by_age(_FIVE_YEARS), "county")

@@ -2,7 +2,7 @@
 
 Rows are boxes as in :mod:`opendas.tables.dhc`. Numbers and rows follow the 2010 and 2020 tabulations: kinds
 of households (P18 to P28), families by own children (P38), generations and couples (PCT14, PCT15), housing
-units (H1 to H17). Those of all units are of the second histogram, all others of the households.
+units (H1 to H19). Those of all units are of the second histogram, all others of the households.
 """
 
 from __future__ import annotations
@@ -209,6 +209,27 @@ def _nonfamilies(box: Box) -> Rows:
     yield from _by_sex(box, alone_or_not)
 
 
+def _three_ages(box: Box) -> Rows:
+    for label, codes in (("15 to 34", (0, 1)), ("35 to 64", (2, 3, 4, 5)), ("65", _OVER_65)):
+        yield f"Householder {label} years{' and over' * (label == '65')}", {**box, "hhage": codes}
+
+
+def _types_by_age(box: Box) -> Rows:
+    def alone_or_not(box: Box) -> Rows:
+        for label, within in _alone_or_not(box):
+            yield from _below(label, within, _three_ages)
+
+    yield from _family_or_not(
+        box, lambda box: _families(box, _three_ages), lambda box: _by_sex(box, alone_or_not)
+    )
+
+
+def _with_minors(box: Box) -> Rows:
+    """People under 18 but householder, spouse and partner."""
+    yield "With people under 18 years", _of(box, lambda kind: kind.children != "none")
+    yield "No people under 18 years", _of(box, lambda kind: kind.children == "none")
+
+
 def _races(box: Box) -> Rows:
     for code, label in enumerate(RACE_LABELS):
         yield label, {**box, "race": (code,)}
@@ -274,6 +295,8 @@ def household_tables() -> Mapping[str, DhcTable]:
         "H15": DhcTable(every, _by_tenure(_origins), "block"),
         "H16": DhcTable(every, _by_tenure(_sizes), "block"),
         "H17": DhcTable(every, _by_tenure(_householder_ages), "block"),
+        "H18": DhcTable(every, _by_tenure(_types_by_age), "block"),
+        "H19": DhcTable(every, _by_tenure(_with_minors), "block"),
     }
     for name in ("P18", "P28", "P38", "PCT14", "H13", "H16", "H17"):
         whole = tables[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pandas as pd
@@ -31,8 +32,9 @@ from opendas.tables.tabulate import tabulate, write_tables
 from opendas.verify.release import verify_release
 
 SIZES = {"P1": 1, "P3": 8, "P4": 3, "P5": 17, "P12": 49, "P14": 43, "P43": 63, "PCT12": 209, "PCT13": 49,
-         "PCT22": 21, "PCO": 39}  # fmt: skip
-ITERATIONS = {"P12": "ABCDEFGHI", "PCT12": "ABCDEFGHIJKLMNO", "PCT13": "ABCDEFGHI"}
+         "PCT22": 21, "PCO": 39,
+         "P8": 71, "P9": 73, "P10": 71, "P11": 73, "P16": 3, "H10": 1, "PCO43": 63}  # fmt: skip
+ITERATIONS = {"P12": "ABCDEFGHI", "PCT12": "ABCDEFGHIJKLMNO", "PCT13": "ABCDEFGHI", "PCO43": "ABCDEFGHI"}
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +65,11 @@ def records(people, tmp_path):
 
 def test_tables_have_the_published_number_of_rows(product):
     names = {f"{table}{letter}" for table, letters in ITERATIONS.items() for letter in letters}
-    names |= {f"PCO{number}" for number in range(1, 11)} | set(SIZES) - {"PCO"}
+    names |= {f"PCO{number}" for number in range(1, 11)} | set(SIZES) - {"PCO", "PCO43"}
     assert set(dhc_tables()) == names == set(published_tables("dhc-persons"))
     for name in names:
-        base = "PCO" if name.startswith("PCO") else name.rstrip("ABCDEFGHIJKLMNO")
+        base = name.rstrip("ABCDEFGHIJKLMNO")
+        base = "PCO" if base.startswith("PCO") and base != "PCO43" else base
         rows = [label for label, _ in dhc_tables()[name].rows()]
         assert len(rows) == len(set(rows)) == SIZES[base], name
 
@@ -159,6 +162,37 @@ def test_under_20_and_races_equal_direct_counts(people, records):
     assert counted(people, "P5", "state").iloc[0].tolist() == [len(records), *both]
 
 
+def combination_rows(records):
+    """The 63 codes of the file by how many races they are: 6, 15, 20, 15, 6 and 1 of them."""
+    ends = np.cumsum([0, 6, 15, 20, 15, 6, 1])
+    codes = [int((records["CENRACE"] == code).sum()) for code in range(1, 64)]
+    groups = [codes[low:high] for low, high in itertools.pairwise(ends)]
+    rows = [sum(groups[0]), *groups[0], sum(map(sum, groups[1:]))]
+    return [*rows, *(row for group in groups[1:] for row in (sum(group), *group))]
+
+
+@pytest.mark.parametrize(("every", "origin", "least"), [("P8", "P9", 0), ("P10", "P11", 18)])
+def test_combinations_of_races_equal_direct_counts(people, records, every, origin, least):
+    here = records[records["QAGE"] >= least]
+    assert counted(people, every, "state").iloc[0].tolist() == [len(here), *combination_rows(here)]
+    others = here[here["CENHISP"] == "1"]
+    assert counted(people, origin, "state").iloc[0].tolist() == [
+        len(here), len(here) - len(others), len(others), *combination_rows(others),
+    ]  # fmt: skip
+    labels = [label.rsplit("; ", 1)[-1] for label, _ in dhc_tables()[every].rows()]
+    redistricting = {"P8": "P1", "P10": "P3"}[every]
+    assert [cell.label.replace("; ", " + ") for cell in pl94_cells(redistricting)] == [
+        label.replace("; ", " + ") for label in labels
+    ]
+
+
+def test_people_in_households_equal_direct_counts(people, records):
+    here = records[records["RTYPE"] == "3"]
+    young = int((here["QAGE"] < 18).sum())
+    assert counted(people, "P16", "state").iloc[0].tolist() == [len(here), young, len(here) - young]
+    assert counted(people, "H10", "state").iloc[0].tolist() == [len(here)]
+
+
 MAJOR = [[1], [2], [3], [4], [5], [6], [7, 8, 9]]
 
 
@@ -182,6 +216,10 @@ def test_group_quarters_equal_direct_counts(people, records):
             detailed += [len(here), *quarters_rows(here)]
     assert counted(people, "PCT22", "state").iloc[0].tolist() == row
     assert counted(people, "P43", "state").iloc[0].tolist() == detailed
+    for letter in ITERATIONS["PCO43"]:
+        assert counted(people, f"PCO43{letter}").iloc[:, 0].sum() == len(of_iteration(inside, letter)), letter
+    others = [counted(people, f"PCO43{letter}") for letter in "ABCDEFG"]
+    assert sum(others).equals(counted(people, "P43"))
     kinds = [range(1, 10), range(1, 5), *MAJOR[:4], range(5, 10), *MAJOR[4:]]
     for number, digits in enumerate(kinds, start=1):
         chosen = inside[inside["GQTYPE"].floordiv(100).isin(list(digits))].assign(county="44")

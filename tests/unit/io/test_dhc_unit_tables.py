@@ -23,7 +23,8 @@ from .conftest import block_frame
 SIZES = {
     "P15": 17, "P18": 9, "P19": 19, "P20": 34, "P22": 21, "P23": 15, "P24": 11, "P25": 11, "P26": 11,
     "P28": 16, "P38": 20, "PCT14": 3, "PCT15": 13, "PCT18": 15, "H1": 1, "H3": 3, "H4": 4, "H5": 8,
-    "H6": 8, "H7": 17, "H13": 8, "H14": 17, "H15": 7, "H16": 17, "H17": 21,
+    "H6": 8, "H7": 17, "H13": 8, "H14": 17, "H15": 7, "H16": 17, "H17": 21, "H18": 69,
+    "H19": 7,
 }  # fmt: skip
 REPEATED = ("P18", "P28", "P38", "PCT14", "H13", "H16", "H17")
 LETTERS = "ABCDEFGHI"
@@ -141,6 +142,15 @@ def couples(here: pd.DataFrame) -> Rows:
     yield here[here["CPLT"].isin(["0", "5"])]
 
 
+def types_by_age(here: pd.DataFrame) -> Rows:
+    ages = by("THHLDRAGE", "1 2", "3 4 5 6", "7 8 9")
+    yield from family_or_not(
+        here,
+        lambda h: families(h, ages),
+        lambda h: sexes(h, lambda of_sex: nested(of_sex, "HHSIZE", ["1", "2 3 4 5 6 7"], ages)),
+    )
+
+
 def generations(here: pd.DataFrame) -> Rows:
     yield here[here["MULTG"] == "2"]
     yield here[here["MULTG"] != "2"]
@@ -170,6 +180,8 @@ DIRECT: dict[str, Callable[[pd.DataFrame], Rows]] = {
     "H15": lambda here: nested(here, "TEN", TENURES, by("THHSPAN", "1", "2")),
     "H16": lambda here: nested(here, "TEN", TENURES, SIZE),
     "H17": lambda here: nested(here, "TEN", TENURES, AGE),
+    "H18": lambda here: nested(here, "TEN", TENURES, types_by_age),
+    "H19": lambda here: nested(here, "TEN", TENURES, by("PAC", "1 2 3", "4")),
 }
 DIRECT["H7"] = DIRECT["P15"]
 
