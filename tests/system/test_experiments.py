@@ -401,3 +401,12 @@ def test_the_way_from_one_preset_to_another_starts_and_ends_with_them(script) ->
     half = within.between(within.KEPT, within.MOVED, Fraction(1, 2))
     assert sum(half["geolevels"].values()) == 1
     assert all(sum(shares.values()) == 1 for shares in half["queries"].values())
+
+
+def test_householders_are_compared_with_units(script) -> None:
+    rows = script("householders").row_of(
+        "block", np.array([3, 0, 7, 2]), np.array([3, 1, 5, 0]), np.array([3, 1, 6, 0])
+    )
+    assert (rows["mean difference"], rows["largest"], rows["equal"]) == (1.25, 2, "25.0 %")
+    assert rows["householders without unit"] == 1
+    assert (rows["error of householders"], rows["error of units"]) == (1.0, 0.25)

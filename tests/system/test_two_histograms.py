@@ -297,10 +297,18 @@ def test_both_are_compared_with_the_truth(world: Path, tmp_path: Path) -> None:
     truth = to_dense(opendas.load(run).companion.read().histogram)  # type: ignore[union-attr]
     error = np.abs(released(out)[0] - truth).sum() / len(truth)
     (detailed,) = (
-        row
-        for row in answer["companion"]["rows"]
-        if (row["geolevel"], row["query"]) == ("block", "detailed")
+        row for row in answer["companion"]["rows"] if (row["geolevel"], row["query"]) == ("block", "detailed")
     )
     assert detailed["mean_abs_error"] == pytest.approx(error)
     code, text = command("evaluate", out, "--truth", run)
     assert text.index(SECOND) < text.index(FIRST)
+
+
+def test_commands_that_move_one_budget_refuse_two(world: Path, tmp_path: Path) -> None:
+    run, targets = world / "run.toml", tmp_path / "targets.toml"
+    targets.write_text("")
+    for words in (["allocate"], ["explore", "--no-browser"]):
+        code, text = command(words[0], run, *words[1:])
+        assert (code, FIRST in text, "opendas plan" in text) == (2, True, True), text
+    with pytest.raises(opendas.errors.ConfigError, match="tied to a release of small-units"):
+        opendas.tune(opendas.load(run), targets, source="made data")

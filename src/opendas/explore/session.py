@@ -115,4 +115,6 @@ def make_session(
     text = read_text(file, "run file").lstrip("\ufeff")
     if text.lstrip().startswith("{"):
         return Session(save_to=save_to, state=Session().open_text(text))
-    return Session(RunSubject(load(file, read_records=read_records)), save_to)
+    run = load(file, read_records=read_records)
+    run.check_alone("explore")
+    return Session(RunSubject(run), save_to)

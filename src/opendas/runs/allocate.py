@@ -258,6 +258,7 @@ def public_pairs(run: Run) -> tuple[Pair, ...]:
     -----
     On a spine with bypassing, an only child is not counted: it is not measured.
     """
+    run.check_alone("allocate")
     bound = run.resolved.reader.contribution
     if bound is not None and bound.at_most > 1:
         raise ConfigError(

@@ -153,6 +153,21 @@ class Run:
         found = Run(self.path, resolved)
         return found.reading_records() if self.resolved.reader.plan_from_records else found
 
+    def check_alone(self, command: str) -> None:
+        """Refuse a product with a companion: the run has two budgets, of which `command` would move one.
+
+        Raises
+        ------
+        ConfigError
+            With what to do.
+        """
+        if self.product.companion is not None:
+            raise ConfigError(
+                f"opendas {command} moves the budget of one histogram, and {self.product.name} has a second "
+                f"one, {self.product.companion.name}, that shares its [budget]. Choose a preset, or write "
+                "the shares and look at both with opendas plan."
+            )
+
     def tied_to(self, release: Path) -> Run:
         """Return the run tied to what a release holds of its companion, if that is there already.
 

@@ -143,8 +143,8 @@ def _combinations(box: Box) -> Rows:
             label = f"{several}; {label}"
         yield label, {**box, "cenrace": tuple(codes)}
         for code in codes:
-            races = " + ".join(names[positions.index(race)] for race in race_combinations()[code])
-            yield f"{label}; {races}{' alone' * (number == 0)}", {**box, "cenrace": (code,)}
+            words = " + ".join(names[positions.index(race)] for race in race_combinations()[code])
+            yield f"{label}; {words}{' alone' * (number == 0)}", {**box, "cenrace": (code,)}
 
 
 def _origin_by_combination(box: Box) -> Rows:

@@ -21,6 +21,7 @@ from opendas.runs.config.model import BUILT_IN_PRODUCTS
 from opendas.runs.config.released import toml_document
 from opendas.runs.config.words import checked_line
 from opendas.runs.run import Run
+from opendas.runs.simulated.simulation import check_repeatable
 from opendas.tuning.candidate import Candidate, Strategy, bureau_strategies, rounded_loss
 from opendas.tuning.judge import Judge, Memory, Step
 from opendas.tuning.search import level_by_level, search, search_on
@@ -208,6 +209,7 @@ def tune(run: Run, targets: Path | Sequence[Target], settings: Settings) -> Tuni
     Abowd et al. (2022), sections 6.3 and 8.1. The plan is a function of the stand-in data and of public
     geography: where those are public, using it spends nothing.
     """
+    check_repeatable(run)
     if isinstance(targets, Path):
         targets = load_targets(targets, run.product, levels_of(run.frame, entities=True))
     note_reading(TUNE, tagger_of(run), product=run.product.name, ledger=settings.ledger)

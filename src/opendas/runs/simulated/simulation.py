@@ -23,7 +23,23 @@ from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.topdown.family_data import LevelRules
 
-__all__ = ["Simulation"]
+__all__ = ["Simulation", "check_repeatable"]
+
+
+def check_repeatable(run: Run) -> None:
+    """Refuse a product that can be tied: repeated alone it would not vary with what it is tied to.
+
+    Raises
+    ------
+    ConfigError
+        Naming the other product.
+    """
+    if run.product.tie is not None:
+        raise ConfigError(
+            f"{run.product.name} is tied to a release of {run.product.tie.product}, whose own error would be "
+            "missing from replicates and simulated runs: they would be too good. A run without [tie] can be "
+            "repeated."
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -66,12 +82,7 @@ class Simulation:
         ConfigError
             For a tied run: repeated alone it would not vary with the release that it is tied to.
         """
-        if run.product.tie is not None:
-            raise ConfigError(
-                f"{run.product.name} is tied to a release of {run.product.tie.product}, whose own error "
-                "would be missing from replicates and simulated runs: they would be too good. A run without "
-                "[tie] can be repeated."
-            )
+        check_repeatable(run)
         spine = run.spine
         counts = histogram.take(spine.leaf_order)
         exact = declared_invariants(run.product, counts, spine)
