@@ -85,6 +85,27 @@ def test_a_resumed_stage_judges_its_speed_by_fresh_work() -> None:
     assert stream.getvalue().splitlines()[-1] == "blocks: 90 of 100 (90 %), 10 s left"
 
 
+def test_a_long_part_is_told_every_ten_seconds_and_never_with_nothing_left() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(stream, clock)
+    progress("estimating county", 0, 3)
+    for second in range(1, 41):
+        clock.now = float(second)
+        if second == 1:
+            progress("estimating county", 2, 3)
+        progress.tick()
+    clock.now = 41.0
+    progress("estimating county", 3, 3)
+    assert stream.getvalue().splitlines() == [
+        "estimating county: 0 of 3 (0 %)",
+        "estimating county: 2 of 3 (66 %), 9 s left",
+        "estimating county: 2 of 3 (66 %), 19 s left",
+        "estimating county: 2 of 3 (66 %), 29 s left",
+        "estimating county: 2 of 3 (66 %), 39 s left",
+        "estimating county: 3 of 3 (100 %), 41 s",
+    ]
+
+
 def test_a_terminal_gets_one_changing_line() -> None:
     stream, clock = Terminal(), Clock()
     with Progress(stream, clock) as progress:

@@ -7,6 +7,7 @@ import json
 import math
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -162,7 +163,8 @@ def telling_compilation() -> Iterator[None]:
 class Progress:
     """Shows ``(stage, done, total)`` reports: one changing line on a terminal, else a line now and then.
 
-    Time left is that of the stage, by its own speed.
+    Time left is that of the stage, by its own speed. In a ``with`` statement a part that takes long is told
+    too: every ten seconds, by a thread of its own.
 
     Parameters
     ----------
@@ -182,13 +184,28 @@ class Progress:
         self._speed = StageSpeed()
         self._shown = -_LOG_SECONDS
         self._width = 0
+        self._total = 0
+        self._ended = threading.Event()
 
     def __enter__(self) -> Progress:
+        threading.Thread(target=self._follow, daemon=True).start()
         return self
+
+    def _follow(self) -> None:
+        while not self._ended.wait(_LOG_SECONDS):
+            self.tick()
+
+    def tick(self) -> None:
+        """Say how far the stage under way is, where nothing was said for a while."""
+        now = self._clock()
+        if self._stage is not None and self._done < self._total and now - self._shown >= _LOG_SECONDS:
+            self._shown = now
+            self._show(self._line(self._stage, self._done, self._total, now))
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
         self.close()
 
     def announce(self, forecast: Forecast, warnings: tuple[str, ...] = ()) -> None:
@@ -207,7 +224,7 @@ class Progress:
         """Report that `done` of `total` parts of a stage are finished."""
         now = self._clock()
         new = stage != self._stage or done < self._done
-        self._done = done
+        self._done, self._total = done, total
         if new:
             self._stage, self._started = stage, now
         self._speed.see(now, stage, done, total)
@@ -220,12 +237,15 @@ class Progress:
     def _line(self, stage: str, done: int, total: int, now: float) -> str:
         elapsed = now - self._started
         if total <= 1:
-            return f"{stage}: {duration(elapsed)}" if done >= total else f"{stage} ..."
+            so_far = f" {duration(elapsed)}" if elapsed >= _LOG_SECONDS else ""
+            return f"{stage}: {duration(elapsed)}" if done >= total else f"{stage} ...{so_far}"
         text = f"{stage}: {done:,} of {total:,} ({100 * done // total} %)"
         if done >= total:
             return f"{text}, {duration(elapsed)}"
         left = self._speed.left(now)
-        return text if left is None else f"{text}, {duration(left)} left"
+        if left is None:
+            return f"{text}, {duration(elapsed)}" if elapsed >= _LOG_SECONDS else text
+        return f"{text}, {duration(max(1.0, left))} left"
 
     def _show(self, line: str) -> None:
         if self._terminal:

@@ -78,23 +78,29 @@ def size_text(mb: float) -> str:
 
 
 class StageSpeed:
-    """How fast the stage under way is, and how long it will still take: by what was done of it until now."""
+    """How fast the stage under way is, and how long it will still take: by what was done of it until now.
+
+    A stage that has been silent for longer than its rest should take is expected to take as long again: the
+    time left grows instead of standing at zero.
+    """
 
     def __init__(self) -> None:
         self._stage: str | None = None
-        self._began = 0.0
+        self._began = self._seen = 0.0
         self._base = self._done = self._total = 0
 
     def see(self, now: float, stage: str, done: int, total: int) -> None:
         """Take note of progress: at the time `now`, `done` of `total` parts of a stage are finished."""
         if stage != self._stage or done < self._done:
             # Parts that were there at the start (a resumed run) say nothing about the speed.
-            self._stage, self._began, self._base = stage, now, done
+            self._stage, self._began, self._base, self._seen = stage, now, done, now
+        if done != self._done:
+            self._seen = now
         self._done, self._total = done, total
 
-    def rate(self, now: float) -> float | None:
-        """Return the parts a second, None where nothing tells."""
-        fresh, elapsed = self._done - self._base, now - self._began
+    def rate(self) -> float | None:
+        """Return the parts a second until the last one was finished, None where nothing tells."""
+        fresh, elapsed = self._done - self._base, self._seen - self._began
         return fresh / elapsed if fresh > 0 and elapsed > 0 else None
 
     def left(self, now: float) -> float | None:
@@ -103,5 +109,8 @@ class StageSpeed:
             return None
         if self._done >= self._total:
             return 0.0
-        rate = self.rate(now)
-        return None if rate is None else (self._total - self._done) / rate
+        rate = self.rate()
+        if rate is None:
+            return None
+        waited = max(0.0, now - self._seen)
+        return max((self._total - self._done) / rate - waited, waited)

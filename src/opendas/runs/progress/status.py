@@ -285,11 +285,11 @@ def _time_left(log: LogFile, now: float | None) -> dict[str, float | None]:
     if last is None or now is None:
         return {"rate": None, "stage_left": None, "seconds_left": None}
     waited = max(0.0, now - (_seconds(last["ts"]) or now))
-    left = speed.left(float(last["mono"]))
-    stage_left = None if left is None else round(max(0.0, left - waited), 1)
+    left = speed.left(float(last["mono"]) + waited)
+    stage_left = None if left is None else round(left, 1)
     leaves = next(reversed(_newest(log, "geounits") or {"": 0}))
     return {
-        "rate": _rounded(speed.rate(float(last["mono"])), 3),
+        "rate": _rounded(speed.rate(), 3),
         "stage_left": stage_left,
         "seconds_left": stage_left if last["stage"] == f"estimating {leaves}" else None,
     }
