@@ -20,12 +20,12 @@ import opendas as od
 GOLDEN = Path(__file__).parent / "golden"
 
 CENSUS = re.compile(
-    r"\b(housing unit|group quarters|resident|household|census|block|tract|county|state|redistrict\w*|"
-    r"draw districts|persons?|people|a all|official)\b",
+    r"\b(housing unit|group quarters|resident|household|census|patient_id|block|tract|county|state|"
+    r"redistrict\w*|draw districts|persons?|people|a all|official)\b",
     re.IGNORECASE,
 )
 """What only a census would say."""
-ALLOWED = {"hospital": (), "school": (), "election": ("county", "counties")}
+ALLOWED = {"hospital": (), "clinic": (), "school": (), "election": ("county", "counties")}
 
 
 def hospital() -> od.Run:
@@ -92,6 +92,35 @@ def school() -> od.Run:
     return od.define(run, product=product, input=records, frame=frame)
 
 
+def clinic() -> od.Run:
+    """Visits, of which a patient has several."""
+    rows = [(f"P{n // 3:03d}", f"{n % 2}{n % 8}", ("new", "known")[n % 3 > 0]) for n in range(300)]
+    run = """
+        [run]
+        product = "visits"
+        [input]
+        reader = "records"
+        geocode = "practice"
+        unit_id = "patient_id"
+        at_most = 2
+        [geography]
+        levels = [{ name = "all", prefix = 0 }, { name = "town", prefix = 1 }, { name = "practice" }]
+        provenance = "public"
+        [budget]
+        rho = "1"
+        geolevels = { all = "1/3", town = "1/3", practice = "1/3" }
+        [budget.queries]
+        "*" = { detailed = "1" }
+    """
+    product = {
+        "product": {"name": "visits", "protected_unit": "patient", "provenance": "code-book"},
+        "attributes": {"kind": ["new", "known"]},
+    }
+    frame = pl.DataFrame({"practice": [f"{n % 2}{n}" for n in range(8)]})
+    records = pl.DataFrame(rows, schema=["patient_id", "practice", "kind"], orient="row")
+    return od.define(run, product=product, input=records, frame=frame)
+
+
 def election() -> od.Run:
     rows = [(f"{n % 3}{n % 9:02d}", n % 3, ("mail", "booth")[n % 4 > 0], f"list {n % 5}") for n in range(400)]
     run = """
@@ -127,7 +156,7 @@ def visible(page: str) -> list[str]:
     return [re.sub(r"\b[0-9a-f]{16,}\b", "DIGEST", text) for text in texts]
 
 
-@pytest.mark.parametrize("made", [hospital, school, election])
+@pytest.mark.parametrize("made", [hospital, clinic, school, election])
 def test_a_certificate_speaks_of_its_own_product(tmp_path: Path, made: Callable[[], od.Run]) -> None:
     od.release(made(), out=tmp_path / "out", workers=1)
     release = tmp_path / "out" / "release"

@@ -132,6 +132,18 @@ def test_who_records_are_of_is_neither_place_nor_attribute_nor_count(tmp_path: P
     assert (guess.unit_id, guess.count, guess.ignored) == (None, None, ("person",))
 
 
+@pytest.mark.parametrize(
+    ("column", "unit"),
+    [
+        ("patient_id", "patient"), ("PatientNr", "patient"), ("voter", "voter"), ("home_key", "home"),
+        ("caseID", "case"), ("housing-unit-no", "housing unit"), ("SERIALNO", "unit"), (None, "record"),
+    ],
+)  # fmt: skip
+def test_the_protected_unit_is_named_in_plain_words(column: str | None, unit: str) -> None:
+    guess = TableGuess("t.csv", "records", "ward", None, {}, {}, (), {}, unit_id=column)
+    assert guess.protected_unit == unit
+
+
 def test_a_table_of_counts_is_guessed(tmp_path: Path) -> None:
     (tmp_path / "zones.csv").write_text(COUNTS)
     guess = guess_table(tmp_path / "zones.csv")

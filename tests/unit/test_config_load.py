@@ -39,6 +39,7 @@ other = { cenrace = "white" }
 bins = { votingage = [18] }
 units = { path = "units.csv", geocode = "GEOID", columns = { housing = "HU", gq1 = "G1" } }
 unit_id = "patient"
+unit = "patient"
 at_most = 3
 distinct = "leaf"
 [geography]

@@ -236,6 +236,7 @@ def test_the_records_of_a_unit_may_stand_in_several_files(
     [
         ({"at_most": 2}, "at_most: needs unit_id"),
         ({"distinct": "leaf"}, "distinct: needs unit_id"),
+        ({"unit": "patient"}, "unit: needs unit_id"),
         ({"unit_id": "who"}, "unit_id: needs at_most"),
         ({"unit_id": "who", "at_most": 0}, "at_most"),
         ({"unit_id": "who", "at_most": True}, "at_most"),
@@ -251,6 +252,9 @@ def test_what_does_not_fit_together_is_refused(section: dict[str, object], messa
 def test_a_unit_is_what_is_protected() -> None:
     assert unit_run().product.protected_unit == "record"
     assert unit_run(unit_id="who", at_most=2).product.protected_unit == "who"
+    assert (
+        unit_run(unit_id="who", unit="member of staff", at_most=2).product.protected_unit == "member of staff"
+    )
 
 
 # Columns that say whose a record is, and are not used.

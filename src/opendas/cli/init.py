@@ -203,9 +203,7 @@ def _guess_table(
     product, run, _ = files
     _refuse_existing((product, run))
     guess = _asked(data, columns) if interactive else guess_table(data, Declared(*columns))
-    unit = unit or (
-        click.prompt("What is one row", default=guess.unit_id or "record") if interactive else None
-    )
+    unit = unit or (click.prompt("What is one row", default=guess.protected_unit) if interactive else None)
     _write_guess(guess, path, name, product, run, unit)
     message(f"where:      column {guess.geocode}, levels {', '.join(guess.level_names)}")
     message(f"attributes: {', '.join(f'{a} ({len(v)} levels)' for a, v in guess.attributes.items())}")
@@ -228,7 +226,7 @@ def _guess_table(
 def _write_guess(guess: TableGuess, path: str, name: str, product: Path, run: Path, unit: str | None) -> None:
     from opendas.runs.starting.templates import table_product_file, table_run_file
 
-    protected = unit or ("record" if guess.unit_id is None else guess.unit_id)
+    protected = unit or guess.protected_unit
     _write_new(
         {
             product: table_product_file(guess, name, protected_unit=protected),

@@ -185,7 +185,7 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 def _headline(plan: dict[str, Any]) -> str:
     epsilon, relation = (
         plan.get("epsilon"),
-        f"{plan['neighbours']} neighbours{_whose(plan.get('contribution'))}",
+        f"{plan['neighbours']} neighbours{_whose(plan)}",
     )
     if isinstance(epsilon, dict):
         values = ", ".join(f"{value:.4g} ({name})" for name, value in epsilon.items() if value is not None)
@@ -193,13 +193,14 @@ def _headline(plan: dict[str, Any]) -> str:
     return f"epsilon {epsilon}; {relation}"
 
 
-def _whose(contribution: Mapping[str, Any] | None) -> str:
+def _whose(plan: Mapping[str, Any]) -> str:
+    contribution = plan.get("contribution")
     if contribution is None:
         return ""
     most, distinct = contribution["at_most"], contribution["distinct"]
     differing = f", distinct in {distinct}" if distinct else ""
     return (
-        f"\nfor all records of one {contribution['unit_id']}, of which at most {most} are counted{differing}"
+        f"\nfor all records of one {plan['protected_unit']}, of which at most {most} are counted{differing}"
     )
 
 

@@ -10,7 +10,16 @@ from typing import Final
 
 from opendas.errors import ConfigError
 
-__all__ = ["ADDRESS", "CENSUS_CHANGES", "Change", "change_of", "change_of_any", "one_record", "unit_id"]
+__all__ = [
+    "ADDRESS",
+    "CENSUS_CHANGES",
+    "Change",
+    "change_of",
+    "change_of_any",
+    "one_record",
+    "unit_id",
+    "unit_of_column",
+]
 
 _WORD: Final = re.compile(r"[^\W_]+")
 
@@ -34,6 +43,25 @@ def unit_id(words: str) -> str:
             "a protected unit says in a word or two what one record is: person, housing unit, patient, ..."
         )
     return found
+
+
+_WORD_OF_A_NAME: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_a-zA-Z]+")
+_WORDS_OF_IDENTIFIERS: Final = frozenset(
+    ("code", "hash", "id", "ident", "identifier", "key", "no", "nr", "num", "number", "pseudonym", "serial",
+     "serialno", "uid", "uuid")
+)  # fmt: skip
+
+
+def unit_of_column(name: str) -> str:
+    """Return in plain words whose a record is, by the column that identifies it.
+
+    Examples
+    --------
+    >>> unit_of_column("patient_id"), unit_of_column("housingUnitNo"), unit_of_column("SERIALNO")
+    ('patient', 'housing unit', 'unit')
+    """
+    words = [word.lower() for word in _WORD_OF_A_NAME.findall(name)]
+    return " ".join(word for word in words if word not in _WORDS_OF_IDENTIFIERS) or "unit"
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,6 +256,7 @@ class InputSection(Section):
     bins: Mapping[str, Edges] = Field(default_factory=dict)
     units: UnitsSection | None = None
     unit_id: Name | None = None
+    unit: Name | None = None
     at_most: Annotated[int, Field(ge=1)] | None = None
     distinct: Literal["leaf", "cell", "record"] | None = None
 

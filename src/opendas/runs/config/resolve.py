@@ -9,6 +9,7 @@ from pathlib import Path
 
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.constraints.table import bound_cells
+from opendas.custody.protected_units import unit_of_column
 from opendas.errors import BudgetError, ConfigError, PrivacyError
 from opendas.files.release_folder import release_path, tie_to
 from opendas.files.remote import RemoteAddress, RemoteInput
@@ -192,7 +193,7 @@ def _misplaced_keys(run_file: RunFile) -> list[str]:
     return found
 
 
-_UNIT_KEYS = ("unit_id", "at_most", "distinct")
+_UNIT_KEYS = ("unit_id", "unit", "at_most", "distinct")
 
 
 def _unit_keys(given: InputSection) -> list[str]:
@@ -470,7 +471,8 @@ def _resolved(
     levels = recipe_levels(geolevels, recipe.steps)
     product = replace(product, invariants=held, passes=_passes(run_file, product, levels))
     if reader.contribution is not None:  # which is then what one neighbour replaces
-        product = replace(product, protected_unit=reader.contribution.unit_id)
+        unit = run_file.input.unit or unit_of_column(reader.contribution.unit_id)
+        product = replace(product, protected_unit=unit)
     tied = None if run_file.tie is None else release_path(run_file.tie.release)
     product = replace(product, tie=_tie(run_file, product, tied))
     mechanism = Mechanism(stated_mechanism(run_file.run.mechanism))

@@ -14,6 +14,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from opendas.arrays import Ints
+from opendas.custody.protected_units import unit_of_column
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
 from opendas.readers.columns.csv_parquet import column_names
 from opendas.readers.columns.identifiers import seems_identifier
@@ -126,6 +127,11 @@ class TableGuess:
     def ignored(self) -> tuple[str, ...]:
         """Columns that were not taken."""
         return tuple(self.left_out)
+
+    @property
+    def protected_unit(self) -> str:
+        """What one row is in a word or two: of the column ``patient_id`` a patient, else a record."""
+        return "record" if self.unit_id is None else unit_of_column(self.unit_id)
 
     @property
     def cells(self) -> int:
