@@ -87,12 +87,14 @@ def test_a_small_run_measures_every_geolevel_without_the_input(
     assert all(one >= 0 for one in seconds.values())
 
 
-def test_made_counts_lie_in_cells_that_bounds_and_zeros_allow(
+def test_synthetic_counts_lie_in_cells_that_bounds_and_zeros_allow(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
-    counts_of = module._made_counts
-    monkeypatch.setattr(module, "_made_counts", lambda table: made.append(counts_of(table)) or made[-1])
+    counts_of = module._synthetic_counts
+    monkeypatch.setattr(
+        module, "_synthetic_counts", lambda *given: made.append(counts_of(*given)) or made[-1]
+    )
     measure_small_run(run)
     counts = made[-1]
     leaves = np.repeat(np.arange(counts.rows), np.diff(counts.indptr))
@@ -191,3 +193,41 @@ def test_a_table_too_large_for_the_machine_is_refused_unread_with_the_nearest_th
     assert [each.name for each in attributes if each.name in named] == named
     machine.check_cells(replace(product, schema=few))
     assert few.size * machine.CELL_MB <= 8192 < 3 * few.size * machine.CELL_MB
+
+
+def test_many_cells_are_forecast_by_children_and_the_cells_of_their_parent(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MANY_CELLS", 5)
+    few, many = (
+        forecast_run(run.plan, "topdown", 1, records=records).memory_mb for records in (10.0, 10_000_000.0)
+    )
+    assert few < many
+    asked = []
+
+    def small(run: Run, leaves: int, records: int, *, spread: bool = False) -> Any:
+        asked.append((leaves, records, spread))
+        cells = 4 if spread and records == 200 else 8
+        families = (
+            SimpleNamespace(geolevel="region", children=1, cells=12),
+            SimpleNamespace(geolevel="town", children=2, cells=cells),
+            SimpleNamespace(geolevel="block", children=10, cells=5),
+            SimpleNamespace(geolevel="block", children=1, cells=5),
+        )
+        return module._SmallRun(run.spine, families, (0.5, 1e-4 * cells**3, 1.0, 9.0), 0.1)
+
+    monkeypatch.setattr(module, "_small_run", small)
+    leaves, possible = len(run.frame), int(run.product.possible.sum())
+    records = 10_000.0
+    found = measure_small_run(run, records)
+    assert [each[2] for each in asked] == [False, False, True, True]
+    assert [each[1] for each in asked[2:]] == [200, 600]
+    assert found["region"] == 0.5 / len(run.spine.levels[0])
+    # 1 second for 10 children in 5 cells; an only child takes none
+    children, cells = module._families(run.spine, 2, records, possible)
+    assert children.sum() == leaves
+    assert found["block"] == pytest.approx(0.02 * (children * cells).sum() / leaves + 0.1 / 10)
+    # between top and leaves the seconds of a family grow with the cube of its cells, as measured twice
+    children, cells = module._families(run.spine, 1, records, possible)
+    towns = len(run.spine.levels[1])
+    assert found["town"] == pytest.approx(1e-4 / 2 * (children * cells**3).sum() / towns)

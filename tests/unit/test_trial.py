@@ -13,6 +13,7 @@ from support.mini import mini_frame, to_dense, write_mini
 import opendas as od
 from opendas.constraints.table import bound_table
 from opendas.demo.made_counts import A_HOME
+from opendas.runs.progress import forecast
 from opendas.runs.simulated import trial as module
 from opendas.runs.simulated.trial import Trial
 from opendas.schema.declarations import Tie
@@ -89,7 +90,7 @@ def test_tied_and_huge_runs_are_not_tried(tmp_path: Path, monkeypatch: pytest.Mo
     run = a_run(tmp_path)
     tied = run.changed(product=replace(run.product, tie=Tie("other", "kind")))
     assert Trial.of(tied) is None
-    monkeypatch.setattr(module, "TIMED_CELLS", 3)
+    monkeypatch.setattr(forecast, "TIMED_CELLS", 3)
     assert Trial.of(run) is None
     assert od.plan(run).to_dict()["tried"] == []
 

@@ -103,6 +103,7 @@ class PlanTable:
         return {
             **_loss(budget, budget.total),
             "product": self.plan.product.name,
+            "protected_unit": self.plan.product.protected_unit,
             "neighbours": budget.neighbours.value,
             "contribution": None if bound is None else bound.to_dict(),
             "source": self.source,
@@ -182,9 +183,11 @@ def make_plan(run: Run, records: float | None = None) -> PlanTable:
     warnings = tuple(_warnings(run, plan))
 
     def forecast() -> Forecast:
-        seconds = measure_small_run(run)
+        seconds = measure_small_run(run, records)
         full = RunOptions().stored(plan, run.resolved.estimator) == "full"
-        return forecast_run(plan, run.resolved.estimator, workers, full=full, geounit_seconds=seconds)
+        return forecast_run(
+            plan, run.resolved.estimator, workers, full=full, geounit_seconds=seconds, records=records
+        )
 
     def tried() -> Tried:
         trial = Trial.of(run, records)

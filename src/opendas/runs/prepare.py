@@ -219,7 +219,9 @@ def _check_room(act: Act[RunOptions], run: Run, records: int | None, *, estimate
         return
     workers = workers_for(len(run.spine.leaf), run.product.schema.size, options.workers)
     full = options.stored(run.plan, run.resolved.estimator) == "full"
-    forecast = forecast_run(run.plan, run.resolved.estimator, workers, full=full, estimates=estimates)
+    forecast = forecast_run(
+        run.plan, run.resolved.estimator, workers, full=full, estimates=estimates, records=records
+    )
     # Part of what a resumed run needs is there already: how much is not worth finding out.
     warnings = check_room(forecast, act.space.out) if act.earlier is None else ()
     act.log.write(

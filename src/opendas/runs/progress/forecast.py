@@ -1,10 +1,11 @@
 """What a run will need, from public things and before it starts: time, memory and disk.
 
 Time is measured: a part of the run's own tree is estimated on this machine with synthetic counts, and a
-geounit of
-each geolevel is taken to cost as much in the run. Memory and disk are sizes of what is held and written, as
-counted in runs of synthetic states, about 45 persons or 20 housing units a leaf: how many records there are
-is confidential, and not known before the input is read.
+geounit of each geolevel is taken to cost as much in the run. Where there are many cells, the cost of a family
+is its children times the cells in which its parent has records, and small runs measure the seconds of each.
+Memory and disk are sizes of what is held and written, as counted in runs of synthetic states, about 45
+persons or 20 housing units a leaf: how many records there are is confidential, and not known before the input
+is read.
 """
 
 from __future__ import annotations
@@ -19,24 +20,31 @@ from typing import Any
 
 import numpy as np
 
+from opendas.arrays import Floats
 from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.engines.drive import estimate_spine
 from opendas.engines.work import KeyedSource, Worker
 from opendas.errors import EnvironmentFailure
+from opendas.geography.spine import Spine
 from opendas.measurement.noisy import measured_levels
 from opendas.measurement.plan import MeasurementPlan
 from opendas.runs.progress.clock import size_text
 from opendas.runs.progress.processes import available_memory_mb
 from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
+from opendas.schema.product import Product
+from opendas.topdown.model import FamilyRecord
 
-__all__ = ["Forecast", "check_room", "forecast_run", "measure_small_run"]
+__all__ = ["Forecast", "check_room", "expected_support", "forecast_run", "measure_small_run", "timed"]
 
 FIRST_LEAVES, MOST_LEAVES, SMALL_RUN_SECONDS = 50, 2000, 0.5
 """A small run has so many leaves at first, and then as many as take so long, up to a number."""
 
 RECORDS = 45
 """Synthetic records a leaf."""
+
+SKEWED = 0.5
+"""Cells with records, of those that as many records would have that fall into all cells alike."""
 
 SECOND_WORKER = 0.9
 """What each further worker process adds to the speed of the first, where it has a core of its own."""
@@ -60,8 +68,23 @@ MAIN_CELL, WORKER_CELL = 300.0, 550.0
 """Bytes that a further cell takes in the main process and in a worker: query groups as row numbers and masks,
 as counted in runs of DHC persons. The largest families come on top."""
 
-TIMED_CELLS = 1 << 16
+TIMED_CELLS = 1 << 21
 """A small run of more possible cells would itself take minutes: its root is a family with all of them."""
+
+FEW_LEAVES = 10
+"""Leaves of a small run with many cells: its records, not its leaves, make it like the run."""
+
+INNER_RECORDS, STEEPEST = (2000.0, 6000.0), 3.0
+"""Records of the two small runs for geolevels between top and leaves, and the largest power of the cells by
+which the seconds for a child and cell grow: these families are solved with a matrix of cells by cells."""
+
+SQUARE, STRUCTURED = 27.0, 4000
+"""Bytes for each entry of that matrix, its factor and copies included; families of leaves with more cells are
+solved without one."""
+
+CHILD_CELL = 300.0
+"""Bytes that a family takes for each of its children in each cell of their parent, as counted in runs of
+30,000 cells and of 2 million."""
 
 _NO_KEY = bytes(32)
 """Instead of a key: the counts are synthetic, and nothing that is drawn here is kept."""
@@ -138,6 +161,32 @@ class Forecast:
         }
 
 
+def expected_support(records: Floats, cells: int) -> Floats:
+    """Return in how many cells a geounit with so many records has some after an estimate, (g,).
+
+    Records that fall evenly into the cells would have some in ``cells (1 - exp(-records / cells))``. Those
+    of synthetic tables with 30,000 and 2 million cells, skewed as Zipf's law says, had 0.44 to 0.82 of it.
+    """
+    return 1.0 + SKEWED * cells * -np.expm1(-records / cells)
+
+
+def _families(spine: Spine, level: int, records: float, cells: int) -> tuple[Floats, Floats]:
+    """Return the children of each family at a level below the top, and its parent's cells, (families,)."""
+    share = np.diff(spine.leaf_starts(level - 1)) / len(spine.leaf)
+    return np.diff(spine.child_starts(level - 1)).astype(float), expected_support(records * share, cells)
+
+
+def _family_bytes(plan: MeasurementPlan, records: float) -> float:
+    """Return what the largest family takes."""
+    cells, last = int(np.count_nonzero(plan.product.possible)), len(plan.spine.levels) - 1
+    found = []
+    for level in range(1, last + 1):
+        children, parents = _families(plan.spine, level, records, cells)
+        square = parents < (STRUCTURED if level == last else np.inf)
+        found.append(float((CHILD_CELL * children * parents + SQUARE * square * parents**2).max()))
+    return max(found)
+
+
 def forecast_run(
     plan: MeasurementPlan,
     estimator: str,
@@ -146,6 +195,7 @@ def forecast_run(
     full: bool = False,
     estimates: bool = True,
     geounit_seconds: Mapping[str, float] | None = None,
+    records: float | None = None,
 ) -> Forecast:
     """Forecast a run.
 
@@ -161,6 +211,8 @@ def forecast_run(
         False where measurements are all that is wanted.
     geounit_seconds : mapping of str to float, optional
         By geolevel, as :func:`measure_small_run` found them; without, no time is predicted.
+    records : float, optional
+        About how many there are; :data:`RECORDS` a leaf by default.
     """
     sizes = {name: len(level) for name, level in zip(plan.spine.names, plan.spine.levels, strict=True)}
     leaves, cells = len(plan.spine.leaf), min(plan.product.schema.size, MANY_CELLS)
@@ -172,6 +224,9 @@ def forecast_run(
     task = min(leaves, TASK_LEAVES) * (1200 + 1.5 * cells) / 2**20
     further = (plan.product.schema.size - cells) / 2**20
     main, task = main + MAIN_CELL * further, task + WORKER_CELL * further
+    if further and len(sizes) > 1 and plan.product.tie is None:
+        family = _family_bytes(plan, RECORDS * leaves if records is None else records) / 2**20
+        main, task = main + family * (workers <= 1), task + family * (workers > 1)
     alone = workers <= 1
     # Leaf by leaf, nearly every cell of the microdata is a record of its own, and all answers are used.
     dense = estimator == "block-by-block"
@@ -195,12 +250,12 @@ def forecast_run(
         full,
         full_mb,
         workers,
-        tuple(_assumptions(plan, estimator, workers, cores, measured=bool(steps))),
+        tuple(_assumptions(plan, estimator, workers, cores, measured=bool(steps), records=records)),
     )
 
 
 def _assumptions(
-    plan: MeasurementPlan, estimator: str, workers: int, cores: int, *, measured: bool
+    plan: MeasurementPlan, estimator: str, workers: int, cores: int, *, measured: bool, records: float | None
 ) -> list[str]:
     levels = zip(plan.spine.names, plan.spine.levels, strict=True)
     size = ", ".join(f"{len(level):,} {name}" for name, level in reversed(list(levels)))
@@ -211,12 +266,14 @@ def _assumptions(
             "with synthetic counts; other work on the machine makes it longer",
             "reading the input and writing the release come on top: they take as long as there are records",
         ]
-    possible = np.count_nonzero(plan.product.possible)
-    if possible > TIMED_CELLS:
+    if not timed(plan.product):
         lines.append(
-            f"no time is predicted, and no memory of the topmost families: they have {possible:,} possible "
-            f"cells, and a small run is made for at most {TIMED_CELLS:,}"
+            "no time is predicted: a small run is made of products without a tie and without stages, "
+            f"of at most {TIMED_CELLS:,} possible cells"
         )
+    if plan.product.schema.size > MANY_CELLS:
+        few = "45 records a leaf; --records says how many there are" if records is None else f"{records:,.0f}"
+        lines.append(f"a family's time and memory grow with its parent's records: {few}")
     lines.append(
         "memory and disk are those of synthetic states (45 persons or 20 housing units a leaf) in Parquet "
         "files: how many records there are is known only when the input is read"
@@ -226,31 +283,132 @@ def _assumptions(
     return lines
 
 
-def measure_small_run(run: Run) -> dict[str, float]:
+def timed(product: Product) -> bool:
+    """Return whether a small run of a product can be made: no tie, no stages, and a root that is no hours."""
+    return (
+        product.tie is None
+        and not product.passes.earlier
+        and int(np.count_nonzero(product.possible)) <= TIMED_CELLS
+    )
+
+
+def measure_small_run(run: Run, records: float | None = None) -> dict[str, float]:
     """Estimate a part of a run's tree with synthetic counts; return seconds a geounit of each geolevel.
 
     The part is the first leaves of the frame and what lies above them, with the run's spine, budget, query
-    groups, structural zeros and bounds, and without its invariants. It takes about a second. Nothing is
-    measured, and nothing returned, of a product with more than :data:`TIMED_CELLS` possible cells.
+    groups, structural zeros and bounds, and without its invariants. It takes about a second; with many cells
+    as long as their root does. Nothing is measured of a product that is not :func:`timed`.
+
+    Parameters
+    ----------
+    run : Run
+    records : float, optional
+        About how many there are; :data:`RECORDS` a leaf by default. They matter where there are many cells.
     """
-    if np.count_nonzero(run.product.possible) > TIMED_CELLS:
+    if not timed(run.product):
         return {}
+    if run.product.schema.size > MANY_CELLS:
+        return _by_support(run, RECORDS * len(run.frame) if records is None else records)
     _small_run(run, FIRST_LEAVES)  # compiled code is loaded with the first call
     began = time.perf_counter()
-    found = _small_run(run, FIRST_LEAVES)
+    found = _small_run(run, FIRST_LEAVES).geounit_seconds()
     leaves = int(FIRST_LEAVES * SMALL_RUN_SECONDS / (time.perf_counter() - began))
-    return _small_run(run, min(leaves, MOST_LEAVES)) if leaves > 2 * FIRST_LEAVES else found
+    return _small_run(run, min(leaves, MOST_LEAVES)).geounit_seconds() if leaves > 2 * FIRST_LEAVES else found
 
 
-def _small_run(run: Run, leaves: int) -> dict[str, float]:
-    """Return the seconds a geounit of each geolevel took, in a part with so many leaves."""
-    frame = run.frame.take(np.arange(min(leaves, len(run.frame))))
+def _by_support(run: Run, records: float) -> dict[str, float]:
+    """Return the seconds a geounit of each geolevel, by the children and the parent's cells of its family.
+
+    Families of leaves are measured with as many cells as they have; those between top and leaves, whose time
+    grows faster than their cells, with fewer and twice.
+    """
+    spine, cells, leaves = run.spine, int(np.count_nonzero(run.product.possible)), len(run.frame)
+    last, few = len(spine.levels) - 1, min(FEW_LEAVES, leaves)
+    if not last:
+        return _small_run(run, leaves, round(records / leaves)).geounit_seconds()
+    typical = float(np.median(np.diff(spine.leaf_starts(last - 1)))) * records / leaves
+    _small_run(run, few, round(typical / few))  # compiled code is loaded with the first call
+    bottom = _small_run(run, few, round(typical / few))
+    inner = [
+        _small_run(run, few, round(min(records, each) / few), spread=True)
+        for each in INNER_RECORDS
+        if last > 1
+    ]
+    found = {spine.names[0]: bottom.top / len(spine.levels[0])}
+    for level, name in enumerate(spine.names[1:], start=1):
+        children, parents = _families(spine, level, records, cells)
+        measured = [each.of(name) for each in ([bottom] if level == last else inner)]
+        seconds = (children * parents * _seconds_a_child_cell(measured, parents)).sum()
+        found[name] = float(seconds) / len(spine.levels[level])
+    found[spine.names[-1]] += bottom.rest / few
+    return found
+
+
+def _seconds_a_child_cell(measured: list[tuple[float, float]], cells: Floats) -> Floats:
+    """Return the seconds for each child in each cell of its parent: a power of the cells through two points.
+
+    Parameters
+    ----------
+    measured : list of (cells, seconds)
+        The power is 0 where there is one point; and at most :data:`STEEPEST`.
+    """
+    points = [point for point in measured if point[1] > 0]
+    if not points:
+        return np.zeros(len(cells))
+    (few, first), (many, second) = points[0], points[-1]
+    power = np.log(second / first) / np.log(many / few) if many > 1.2 * few else 0.0
+    found: Floats = second * (cells / many) ** np.clip(power, 0.0, STEEPEST)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _SmallRun:
+    """The families of a small run in the spine's order, their seconds, and those that none of them took."""
+
+    spine: Spine
+    families: tuple[FamilyRecord, ...]
+    seconds: tuple[float, ...]
+    rest: float
+
+    def geounit_seconds(self) -> dict[str, float]:
+        """Return the seconds a geounit of each geolevel took."""
+        found = dict.fromkeys(self.spine.names, 0.0)
+        for family, one in zip(self.families, self.seconds, strict=True):
+            found[family.geolevel] += one
+        # What no family took, aggregating and the informed estimator's way up, grows with the leaves.
+        found[self.spine.names[-1]] += self.rest
+        sizes = zip(self.spine.names, self.spine.levels, strict=True)
+        return {name: found[name] / len(level) for name, level in sizes}
+
+    @property
+    def top(self) -> float:
+        """Seconds of the topmost families."""
+        pairs = zip(self.families, self.seconds, strict=True)
+        return sum(one for family, one in pairs if family.geolevel == self.spine.names[0])
+
+    def of(self, geolevel: str) -> tuple[float, float]:
+        """Return the most cells of a family of a geolevel, and the seconds for each child in each cell.
+
+        An only child is its parent, and takes none.
+        """
+        pairs = zip(self.families, self.seconds, strict=True)
+        found = [(f, one) for f, one in pairs if f.geolevel == geolevel and f.children > 1]
+        work = sum(family.children * family.cells for family, _ in found)
+        most = max((family.cells for family, _ in found), default=1)
+        return float(most), sum(one for _, one in found) / max(1, work)
+
+
+def _small_run(run: Run, leaves: int, records: int = RECORDS, *, spread: bool = False) -> _SmallRun:
+    """Estimate a part with so many leaves, the first or some from everywhere, and so many records in each."""
+    few = min(leaves, len(run.frame))
+    last = len(run.frame) - 1 if spread else few - 1
+    frame = run.frame.take(np.linspace(0, last, few).round().astype(np.int64))
     run = run.changed(product=replace(run.product, invariants=())).on_frame(frame)
     spine = run.spine
     constraints = bound_table(run.product, frame, spine, {})
     source = KeyedSource(measured_levels(run.plan), _NO_KEY)
     worker = Worker(run.rules(constraints), source, run.resolved.failsafe, keep_used=True)
-    counts = _made_counts(constraints)
+    counts = _synthetic_counts(constraints, max(1, records))
     model = run.model(constraints)
     began = time.perf_counter()
     estimation = estimate_spine(
@@ -263,18 +421,18 @@ def _small_run(run: Run, leaves: int) -> dict[str, float]:
         model=model,
     )
     whole = time.perf_counter() - began
-    seconds = dict.fromkeys(spine.names, 0.0)
-    for task in estimation.finished():
-        result = task.read()
-        for record, one in zip(result.records, result.seconds.tolist(), strict=True):
-            seconds[record.geolevel] += one
-    # What no family took, aggregating and the informed estimator's way up, grows with the leaves.
-    seconds[spine.names[-1]] += max(0.0, whole - sum(seconds.values()))
-    return {name: seconds[name] / len(level) for name, level in zip(spine.names, spine.levels, strict=True)}
+    results = [task.read() for task in estimation.finished()]
+    seconds = tuple(one for result in results for one in result.seconds.tolist())
+    families = tuple(record for result in results for record in result.records)
+    return _SmallRun(spine, families, seconds, max(0.0, whole - sum(seconds)))
 
 
-def _made_counts(constraints: ConstraintTable) -> Histogram:
-    """Return :data:`RECORDS` synthetic records a leaf, in cells that its bounds allow; few hold most."""
+def _synthetic_counts(constraints: ConstraintTable, records: int) -> Histogram:
+    """Return so many synthetic records a leaf, in cells that its bounds allow; few hold most.
+
+    The frequency of a cell falls as the square of its rank, as in a census; where there are many cells, as
+    the rank itself (Zipf's law), which spreads records over more of them.
+    """
     leaf, n = constraints.levels[-1], len(constraints.possible)
     # Leaves whose bounds close the same groups of cells have the same cells open.
     closed, kind = np.unique(leaf.upper == 0, axis=0, return_inverse=True)
@@ -283,10 +441,11 @@ def _made_counts(constraints: ConstraintTable) -> Histogram:
         for groups in closed
     ]
     some = np.array([len(cells) for cells in open_cells])[kind]
-    rows = np.repeat(np.flatnonzero(some), RECORDS)
-    # Ranks whose frequency falls as their square, drawn evenly rather than by chance.
+    rows = np.repeat(np.flatnonzero(some), records)
+    # Ranks are drawn evenly rather than by chance.
     part = (np.arange(len(rows)) * 0.618034) % 1.0
-    rank = np.minimum(1 / (1 - part), some[rows]).astype(np.int64) - 1
+    rank = 1 / (1 - part) if n <= MANY_CELLS else some[rows] ** part
+    rank = np.minimum(rank, some[rows]).astype(np.int64) - 1
     cells = np.empty(len(rows), dtype=np.int64)
     for number, available in enumerate(open_cells):
         here = kind[rows] == number

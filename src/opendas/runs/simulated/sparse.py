@@ -46,7 +46,7 @@ def misplaced_at_top(run: Run, records: float, draws: int = 1) -> float | None:
     from opendas.runs.simulated.trial import Trial  # runs of the census's products load no metrics
 
     try:
-        trial = Trial.of(run, records)
+        trial = Trial.of(run, records, at_top=True)
         return None if trial is None else trial.tried(draws=draws).usual[0].misplaced
     except OpendasError:
         # Synthetic counts can meet a family without a solution where the run does not: nothing is known.

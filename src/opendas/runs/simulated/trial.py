@@ -17,7 +17,7 @@ from opendas.constraints.table import bound_table
 from opendas.demo.made_counts import RARER, SPREAD, made_counts
 from opendas.metrics.errors import LevelErrors, level_errors, query_rows
 from opendas.runs.config.model import BUILT_IN_PRODUCTS
-from opendas.runs.progress.forecast import TIMED_CELLS
+from opendas.runs.progress.forecast import MANY_CELLS, RECORDS, expected_support, timed
 from opendas.runs.run import Run
 from opendas.runs.simulated.simulation import Simulation
 from opendas.schema.histogram import Histogram
@@ -26,6 +26,9 @@ __all__ = ["Trial", "Tried", "TriedRow", "UsualRow"]
 
 LEAVES = 2_000
 """Most leaves of a trial: the first of the frame."""
+CHILD_CELLS = 500_000.0
+"""Where there are many cells a trial has fewer leaves: about so many leaves times cells with records, which
+take some seconds a draw."""
 DRAWS = 3
 """Draws of the noise over which errors are averaged."""
 FEWEST = 10
@@ -114,23 +117,26 @@ class Trial:
     counts: Histogram
 
     @classmethod
-    def of(cls, run: Run, records: float | None = None) -> Trial | None:
-        """Return the trial of a run; None for tied runs, and where the root alone would take minutes.
+    def of(cls, run: Run, records: float | None = None, *, at_top: bool = False) -> Trial | None:
+        """Return the trial of a run; None where no small run can be made of its product.
 
         Parameters
         ----------
         run : Run
         records : float, optional
             About how many records the whole frame has; by default as :func:`made_counts` says.
+        at_top : bool
+            Only the topmost table matters: where there are many cells, few leaves share all the records.
         """
-        if run.product.tie is not None or np.count_nonzero(run.product.possible) > TIMED_CELLS:
+        if not timed(run.product):
             return None
-        frame = run.frame.take(np.arange(min(LEAVES, len(run.frame))))
+        whole = at_top and records is not None and run.product.schema.size > MANY_CELLS
+        frame = run.frame.take(np.arange(min(FEWEST, len(run.frame)) if whole else _leaves(run, records)))
         part = run.on_frame(frame)
         free = bound_table(replace(run.product, invariants=()), frame, part.spine, {})
         # A census has most people in few cells; of other tables nobody knows it.
         rarer = RARER if run.product.name in BUILT_IN_PRODUCTS else SPREAD
-        here = None if records is None else records * len(frame) / len(run.frame)
+        here = records if records is None or whole else records * len(frame) / len(run.frame)
         counts = made_counts(free, part.spine.place_of_leaf, frame, run.product, here, rarer)
         return cls(Simulation.of(part, counts), counts)
 
@@ -163,6 +169,17 @@ class Trial:
             tuple(TriedRow(*key, float(np.mean(values))) for key, values in found.items()),
             tuple(_usual(name, levels) for name, levels in usual.items()),
         )
+
+
+def _leaves(run: Run, records: float | None) -> int:
+    """Return how many leaves a trial has: fewer where their families would have many cells with records."""
+    most, cells = min(LEAVES, len(run.frame)), int(np.count_nonzero(run.product.possible))
+    if cells <= MANY_CELLS:
+        return most
+    leaves = np.arange(1.0, most + 1)
+    each = RECORDS if records is None else records / len(run.frame)
+    work = leaves * expected_support(each * leaves, cells)
+    return max(min(FEWEST, most), int(np.searchsorted(work, CHILD_CELLS)))
 
 
 def _usual(geolevel: str, draws: Sequence[LevelErrors]) -> UsualRow:
