@@ -28,7 +28,7 @@ from opendas.files.nmf.bureau_writing import bureau_geocodes
 from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.release_folder import ReleaseFolder
 
-LISTS = pa.list_(pa.int64())
+LISTS = pa.list_(pa.int32())
 AXES = {"pl94-persons": ["hhgq", "votingage", "hispanic", "cenrace"], "pl94-units": ["h1"]}
 
 
@@ -83,7 +83,7 @@ def test_columns_are_those_of_the_published_files(published: Path, name: str) ->
         sign = ["sign"] if "Constraint" in path.parts else []
         schema = pq.read_schema(path)
         assert schema.names == ["geocode", "query_name", *sign, *axes, "query_shape", "value", "variance"]
-        assert {schema.field(c).type.value_type for c in ("query_shape", "value")} == {pa.int64()}
+        assert {schema.field(c).type.value_type for c in ("query_shape", "value")} == {pa.int32()}
         assert schema.field("variance").type == pa.float32()
         assert len(list(path.parent.iterdir())) == 1, "one file a folder"
         assert path.parent.name == "State=044"
@@ -295,13 +295,13 @@ def put(table: pa.Table, column: str, values: list) -> pa.Table:
 
 
 def test_parts_with_unlike_columns_are_named(two_states: Path, published: Path, capsys) -> None:
-    """One state of two lost a column that nobody needs, and has narrower integers: it is read, and named."""
+    """One state of two lost a column that nobody needs, and has wider integers: it is read, and named."""
     folder = published / "pl94-persons" / "Tract.parquet" / "DPQuery"
     part = next((two_states / "Tract.parquet" / "DPQuery").glob("*.parquet"))
     table = pq.read_table(part).drop_columns(["hhgq"])
     place = table.column_names.index("value")
-    narrow = table.set_column(place, "value", table.column("value").cast(pa.list_(pa.int32())))
-    other = narrow.filter(pa.compute.starts_with(narrow.column("geocode"), "045"))
+    wide = table.set_column(place, "value", table.column("value").cast(pa.list_(pa.int64())))
+    other = wide.filter(pa.compute.starts_with(wide.column("geocode"), "045"))
     for level in ("State", "County", "Tract", "Block_Group", "Block"):
         for kind in ("DPQuery", "Constraint"):
             source = next((two_states / f"{level}.parquet" / kind).glob("*.parquet"))
@@ -312,8 +312,8 @@ def test_parts_with_unlike_columns_are_named(two_states: Path, published: Path, 
             pq.write_table(other if (level, kind) == ("Tract", "DPQuery") else rows, there / "part-0.parquet")
     assert guarded(cli, ["nmf", str(published / "pl94-persons"), "--json"]) == 0
     (said,) = json.loads(capsys.readouterr().out)["unlike_parts"]
-    assert said.startswith("Tract.parquet/DPQuery: State=045/part-0.parquet has value (list<element: int32>)")
-    assert "lacks hhgq (string), value (list<element: int64>), unlike State=044/" in said
+    assert said.startswith("Tract.parquet/DPQuery: State=045/part-0.parquet has value (list<element: int64>)")
+    assert "lacks hhgq (string), value (list<element: int32>), unlike State=044/" in said
     assert len(list(folder.rglob("*.parquet"))) == 2
     assert guarded(cli, ["nmf", str(published / "pl94-persons")]) == 0
     assert "Unlike columns: Tract.parquet/DPQuery" in capsys.readouterr().out

@@ -22,7 +22,6 @@ from opendas.arrays import Codes, Ints
 from opendas.errors import ConfigError
 from opendas.files.parquet import bytes_column, parquet_sink, text_column
 from opendas.geography.spine import Spine
-from opendas.intervals.implied import UNBOUNDED
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.product import Product
@@ -44,12 +43,13 @@ FOLDERS = {
 _COLUMN = {"occupancy": "h1"}
 """Attributes that have another name there."""
 
-_LISTS = pa.list_(pa.int64())
 _PLAIN = ("query_shape.list.element", "value.list.element")
-"""R's nanoparquet (0.5.1.9000) stops, or reads other numbers, where lists have dictionaries."""
+"""R's nanoparquet (0.5.1.9000) reads other numbers where lists have dictionaries, or 64 bits."""
 _VALUES_AT_ONCE = 1 << 20
-_MOST = 99_999
-"""People in a facility at most; published bounds are this many for each."""
+_MOST = (1 << 31) - 1
+"""An upper bound: more people than there are. Published bounds are a number for each facility."""
+_WIDEST = 1e14
+"""Variance of noise up to which answers about a nation have 32 bits."""
 
 
 def bureau_geocodes(tree: NoisyTree) -> list[Codes]:
@@ -129,10 +129,10 @@ def write_bureau_file(tree: NoisyTree, folder: Path) -> list[Path]:
         for part, start, stop in _parts(tree.spine, number, codes):
             if tree.levels[number].queries:
                 path = base / "DPQuery" / part / "part-00000.parquet"
-                if _write(path, _schema(product, sign=False), _measured(tree, number, start, stop, codes)):
+                if _write(path, _schema(tree, sign=False), _measured(tree, number, start, stop, codes)):
                     written.append(path)
             path = base / "Constraint" / part / "part-00000.parquet"
-            if _write(path, _schema(product, sign=True), _constraints(tree, number, start, stop, codes)):
+            if _write(path, _schema(tree, sign=True), _constraints(tree, number, start, stop, codes)):
                 written.append(path)
     return written
 
@@ -148,12 +148,18 @@ def _parts(spine: Spine, number: int, codes: Sequence[Codes]) -> Iterator[tuple[
         yield f"State={states[start].decode()}", start, stop
 
 
-def _schema(product: Product, *, sign: bool) -> pa.Schema:
+def _schema(tree: NoisyTree, *, sign: bool) -> pa.Schema:
+    """Return the columns; integers have the same width in all parts."""
+    product = tree.product
+    widest = max(
+        float(level.variances[np.isfinite(level.variances)].max(initial=0.0)) for level in tree.levels
+    )
+    lists = pa.list_(pa.int32() if widest <= _WIDEST else pa.int64())
     axes = [_COLUMN.get(name, name) for name in product.schema.names]
     texts = ["geocode", "query_name", *(["sign"] if sign else []), *axes]
     return pa.schema(
         [(name, pa.string()) for name in texts]
-        + [("query_shape", _LISTS), ("value", _LISTS), ("variance", pa.float32())]
+        + [("query_shape", lists), ("value", lists), ("variance", pa.float32())]
     )
 
 
@@ -190,7 +196,7 @@ def _measured(
         asked = np.repeat(np.isfinite(variance), sizes, axis=1)
         lengths = np.diff(offset)[column]
         yield _table(
-            _schema(tree.product, sign=False),
+            _schema(tree, sign=False),
             codes[number][first:last][row],
             column,
             texts,
@@ -216,9 +222,10 @@ def _table(
     for place in range(len(names)):
         values_of_kind = [text[place] for text in texts]
         columns.append(text_column(kind, values_of_kind).cast(pa.string()))
-    columns.append(pa.array([list(text[-1]) for text in texts], _LISTS).take(pa.array(kind)))
+    lists = schema.field("value").type
+    columns.append(pa.array([list(text[-1]) for text in texts], lists).take(pa.array(kind)))
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    columns.append(pa.ListArray.from_arrays(pa.array(offsets), pa.array(values)))
+    columns.append(pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, lists.value_type)))
     columns.append(pa.array(variance.astype(np.float32)))
     return pa.Table.from_arrays(columns, schema=schema)
 
@@ -252,7 +259,7 @@ def _constraints(
     if product.layout == "persons":
         hhgq = ["hhgq", *axes[1:], [len(product.schema.attributes[0].levels), *one[1:]]]
         if product.bounds:
-            most = np.where(table.upper >= UNBOUNDED, _MOST * 100_000, table.upper)
+            most = np.minimum(table.upper, _MOST)
             texts += [["hhgq_total_lb_con", ">=", *hhgq], ["hhgq_total_ub_con", "<=", *hhgq]]
             blocks += [table.lower[start:stop], most[start:stop]]
         if product.structural_zeros:
@@ -264,7 +271,7 @@ def _constraints(
     rows = stop - start
     kind = np.tile(np.arange(len(texts)), rows)
     yield _table(
-        _schema(product, sign=True),
+        _schema(tree, sign=True),
         np.repeat(codes[number][start:stop], len(texts)),
         kind,
         texts,
