@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -142,6 +143,74 @@ def test_tables_take_codes_of_either_form(tmp_path: Path) -> None:
     assert codes(got, "vtd") == ["98001V1"] * 6
     assert codes(got, "place") == ["x"] * 6  # not spoken of, so kept
     assert findings == ()
+
+
+@pytest.mark.parametrize(
+    ("column", "category"), [("CDFP", "cd"), ("CD118", "cd"), ("SLDUST", "sldu"), ("SLDL22", "sldl")]
+)
+def test_equivalency_files_of_all_states(tmp_path: Path, column: str, category: str) -> None:
+    """As published: commas, rows of every state, ZZ for none; two plans of one kind are one too many."""
+    width = 2 if category == "cd" else 3
+    path = tmp_path / "National.txt"
+    rows = [(BLOCKS[0], "01"), (BLOCKS[1], "02"), (BLOCKS[2], "Z"), ("060010000001000", "01")]
+    path.write_text(
+        f"GEOID,{column}\n" + "".join(f"{b},{c.zfill(width) if c != 'Z' else 'Z' * width}\n" for b, c in rows)
+    )
+    found, warnings = with_assignments(frame_of(BLOCKS), [path])
+    state = BLOCKS[0][:2]
+    assert found.entities[category][:3].tolist() == [
+        f"{state}{'01'.zfill(width)}".encode(), f"{state}{'02'.zfill(width)}".encode(), b"",
+    ]  # fmt: skip
+    assert len(warnings) == (len(BLOCKS) > 3)
+    path.write_text("GEOID,CD116,CD118\n" + f"{BLOCKS[0]},01,02\n")
+    with pytest.raises(FormatError, match="one plan of a kind"):
+        with_assignments(frame_of(BLOCKS), [path])
+
+
+def test_areas_of_a_grfc(tmp_path: Path) -> None:
+    """The geographic reference file that goes with census records, for an input that has none."""
+    head = "TABBLKST|TABBLKCOU|TABTRACTCE|TABBLKGRPCE|TABBLK|PLACEFP|CD116FP|CDCURFP|OIDTABBLK"
+    lines = [
+        "|".join(
+            [b[:2], b[2:5], b[5:11], b[11], b[11:], f"{k:05d}" if k else "99999", "01", "02", str(900 + k)]
+        )
+        for k, b in enumerate(BLOCKS)
+    ]
+    path = tmp_path / "GRFC.txt"
+    path.write_text("\n".join([head, *lines]) + "\n")
+    found, _ = with_assignments(frame_of(BLOCKS), [path])
+    state = BLOCKS[0][:2]
+    assert found.entities["place"].tolist() == [
+        b"",
+        *(f"{state}{k:05d}".encode() for k in range(1, len(BLOCKS))),
+    ]
+    assert set(found.entities["cd"].tolist()) == {f"{state}02".encode()}
+
+
+def test_a_grfc_is_a_frame(tmp_path: Path) -> None:
+    """Counts of the synthetic state on its GRF-C are those on its frame file, units from that file."""
+    write_cef(tmp_path / "cef", 60, 3)
+    write_demo(tmp_path / "demo", 60, 3)
+    demo = tmp_path / "demo"
+    units = UnitsSpec(demo / "frame.parquet", "GEOID")
+    found = []
+    for frame, geocode in ((demo / "frame.parquet", "GEOID"), (tmp_path / "cef" / "GRFC_99.txt", "GEOID")):
+        spec = ReaderSpec(
+            "histogram",
+            (demo / "persons.parquet",),
+            pl94_persons(),
+            frame=frame,
+            geocode=geocode,
+            units=units,
+        )
+        found.append(make_reader(spec).read().frame)
+        assert (
+            known_blocks(spec).tolist() == known_blocks(replace(spec, frame=demo / "frame.parquet")).tolist()
+        )
+    one, two = found
+    assert one.geocodes.tolist() == two.geocodes.tolist()
+    for name in one.entities:
+        assert two.entities[name].tolist() == one.entities[name].tolist(), name
 
 
 def test_parquet_with_geocodes_as_numbers(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,7 +23,14 @@ from opendas.arrays import Bools, Codes
 from opendas.custody.folders import at_once
 from opendas.errors import EnvironmentFailure, Finding, FormatError, GeographyError
 from opendas.geography.frame import ENTITY_CATEGORIES
-from opendas.readers.columns.coding import geocodes_of, text_of
+from opendas.readers.cef.records import AREA_COLUMNS, OID_COLUMN
+from opendas.readers.columns.coding import (
+    BLOCK_COLUMNS,
+    GROUP_COLUMN,
+    block_geocodes_of,
+    geocodes_of,
+    text_of,
+)
 from opendas.readers.columns.csv_parquet import (
     Batch,
     column_names,
@@ -121,6 +128,9 @@ _OFFICIAL = {
 }
 """Category and column of codes of each official file; other kinds of area are passed over."""
 
+_EQUIVALENT = re.compile(r"(cd)(?:fp|cur|curfp|\d{3}|\d{3}fp)|(sld[ul])(?:st|\d{2})", re.IGNORECASE)
+"""Columns of block equivalency files: ``CDFP``, ``CD118``, ``SLDUST``, ``SLDL22``."""
+
 _BLOCK, _COUNTY = "BLOCKID", "COUNTYFP"
 _BLOCK_NAMES = ("GEOID", "BLOCKID", "GEOID20", "geocode")
 _WIDTH = 15
@@ -142,6 +152,8 @@ class Assignment:
     origin : Origin
     official : bool
         An official file, which lists every block of its state.
+    national : bool
+        A block equivalency file, which may list blocks of all states.
     """
 
     category: str
@@ -150,6 +162,12 @@ class Assignment:
     codes: Codes
     origin: Origin
     official: bool
+    national: bool = False
+
+    def inside(self, states: Codes) -> Assignment:
+        """Return the same with the rows of some states alone, bytes (s,): others say nothing."""
+        here = np.isin(self.blocks.astype("S2"), states)
+        return replace(self, blocks=np.where(here, self.blocks, b""), codes=np.where(here, self.codes, b""))
 
 
 def read_assignments(paths: Sequence[Path], geocode: str, *, census: bool) -> list[Assignment]:
@@ -256,23 +274,47 @@ def _columns(where: str, data: bytes, wanted: Sequence[str], log: FindingLog) ->
 def _table(path: Path, geocode: str, log: FindingLog, *, census: bool) -> list[Assignment]:
     """Return what a table says: one assignment per batch and category."""
     known = column_names(path)
+    grfc = {OID_COLUMN, GROUP_COLUMN, *(name for name, _ in BLOCK_COLUMNS)} <= set(known)
     block = next((name for name in (geocode, *_BLOCK_NAMES) if name in known), None)
     fields = {name.lower(): name for name in known if name.lower() in ENTITY_CATEGORIES}
+    equal = [(name, match) for name in known if (match := _EQUIVALENT.fullmatch(name))]
+    national = not fields and not grfc and bool(equal)
+    if grfc:
+        block = BLOCK_COLUMNS[0][0]
+        fields = {
+            category: column
+            for category, columns in AREA_COLUMNS.items()
+            for column in [next((name for name in columns if name in known), None)]
+            if column is not None
+        }
+    elif national:
+        fields = {(match.group(1) or match.group(2)).lower(): name for name, match in equal}
+        if len(fields) < len(equal):
+            rule = (
+                f"expected one plan of a kind, found {', '.join(name for name, _ in equal)}; keep one of each"
+            )
+            log.add(FormatError, path.name, None, None, rule)
+            return []
     if block is None or not fields:
         rule = (
             f"expected a column {geocode} or {', '.join(_BLOCK_NAMES[:-1])}, and columns called "
-            f"{', '.join(ENTITY_CATEGORIES)}; official files keep their names (BlockAssign_ST44_RI_VTD.txt)"
+            f"{', '.join(ENTITY_CATEGORIES)}, or as in an equivalency file (CDFP, CD118, SLDUST) or a GRF-C; "
+            "official assignment files keep their names (BlockAssign_ST44_RI_VTD.txt)"
         )
         log.add(FormatError, path.name, None, None, rule)
         return []
     found = []
-    for batch in read_batches(path, [block, *fields.values()], log):
-        blocks = _blocks(batch, block, log) if census else geocodes_of(batch, block, None, log)
+    places = [*(name for name, _ in BLOCK_COLUMNS), GROUP_COLUMN] if grfc else [block]
+    for batch in read_batches(path, [*places, *fields.values()], log):
+        if grfc:
+            blocks = block_geocodes_of(batch, {}, log, digits=True)[0].astype(f"S{_WIDTH}")
+        else:
+            blocks = _blocks(batch, block, log) if census else geocodes_of(batch, block, None, log)
         origin = Origin(batch.where, batch.first, batch.rows)
         for category, field in fields.items():
             plain = np.strings.strip(text_of(batch, field))
             codes = _codes(batch, category, field, blocks, log) if census else plain
-            found.append(Assignment(category, field, blocks, codes, origin, False))
+            found.append(Assignment(category, field, blocks, codes, origin, grfc, national))
     return found
 
 

@@ -17,7 +17,7 @@ from opendas.geography.frame import ENTITY_CATEGORIES, Frame
 from opendas.readers.base import FRAME_FROM_RECORDS, InputData, Reader, ReaderSpec, Source
 from opendas.readers.cef.blocks import read_blocks
 from opendas.readers.columns.coding import geocodes_of
-from opendas.readers.columns.csv_parquet import read_batches
+from opendas.readers.columns.csv_parquet import column_names, read_batches
 from opendas.readers.columns.findings import FindingLog, report_rows
 from opendas.readers.frame.assignment_files import Assignment, read_assignments
 from opendas.readers.frame.frame_file import hierarchy
@@ -66,6 +66,8 @@ def _of_header(path: Source, reader: str) -> Codes:
 def _of_frame(path: Source, spec: ReaderSpec) -> Codes:
     log = FindingLog()
     width = hierarchy(spec).width
+    if spec.geocode not in column_names(path):
+        return read_blocks([path]).geocodes
     codes = [
         geocodes_of(batch, spec.geocode, width, log) for batch in read_batches(path, [spec.geocode], log)
     ]
@@ -129,6 +131,9 @@ def with_assignments(
     """
     census = frame.leaf == "block" and frame.geocodes.dtype.itemsize == _BLOCK_WIDTH
     found = read_assignments(paths, geocode, census=census)
+    if census:
+        states = np.unique(frame.geocodes.astype("S2"))
+        found = [part.inside(states) if part.national else part for part in found]
     log, warnings = FindingLog(), FindingLog()
     entities = dict(frame.entities)
     for category in ENTITY_CATEGORIES:

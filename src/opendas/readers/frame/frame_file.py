@@ -25,6 +25,8 @@ from opendas.geography.frame import (
     official_codes,
 )
 from opendas.readers.base import FRAME_FROM_RECORDS, ReaderSpec, Source, census_kind
+from opendas.readers.cef.blocks import read_blocks
+from opendas.readers.cef.records import OID_COLUMN
 from opendas.readers.columns.coding import geocodes_of, text_of, whole_numbers
 from opendas.readers.columns.csv_parquet import PUBLIC_ROWS, column_names, no_rows, read_batches
 from opendas.readers.columns.findings import FindingLog, Origin, joined, report_rows
@@ -255,7 +257,8 @@ def read_frame_file(path: Source, spec: ReaderSpec, levels: Hierarchy) -> LeafCo
     """Read the public list of leaves.
 
     Beside the geocode and the columns that levels name, columns called as a unit column of the census
-    (``hu``, ``gq1`` to ``gq7``), of the product, or as an entity category are taken; others are ignored.
+    (``hu``, ``gq1`` to ``gq7``), of the product, or as an entity category are taken; others are ignored. Of
+    census blocks it may be a GRF-C, with its own names.
 
     Raises
     ------
@@ -263,6 +266,9 @@ def read_frame_file(path: Source, spec: ReaderSpec, levels: Hierarchy) -> LeafCo
         With everything that is wrong in the file.
     """
     known = column_names(path)
+    if levels.root is not None and spec.geocode not in known and OID_COLUMN in known:
+        blocks = read_blocks([path])
+        return arrange(blocks.geocodes, levels, path.name, FindingLog(), entities=blocks.entities)
     kinds = [] if spec.units else [n for n in unit_names(spec) if n in known]
     entity_names = [name for name in ENTITY_CATEGORIES if name in known and name not in levels.columns]
     wanted = list(dict.fromkeys((spec.geocode, *levels.columns, *kinds, *entity_names)))
