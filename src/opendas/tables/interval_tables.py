@@ -74,6 +74,9 @@ DEFAULT_CONFIDENCE = Fraction(9, 10)
 MOST_CELLS = 10_000
 """Measurements of products with more cells are summed to the margin that a question needs."""
 
+MOST_RELEASED = 1 << 16
+"""The same of a release's own: up to so many cells its bounds are used, too."""
+
 INTERVAL_SCHEMA = pa.schema(
     [
         ("geocode", pa.string()),
@@ -132,7 +135,12 @@ class MeasuredProduct:
         """Published counts, one row for each leaf of the frame; None where there are none."""
         if self.released is None or not self.released.mdf.is_dir():
             return None
-        return read_mdf(self.released.mdf, self.tree.product, self.tree.frame)
+        if self.margin is None:
+            return read_mdf(self.released.mdf, self.tree.product, self.tree.frame)
+        whole = read_mdf(self.released.mdf, self.margin.whole, self.tree.frame)
+        leaf = np.repeat(np.arange(whole.rows), np.diff(whole.indptr))
+        shape = (whole.rows, self.tree.product.schema.size)
+        return Histogram.from_entries(leaf, self.margin.cells[whole.cells], whole.counts, shape=shape)
 
     def table(self, name: str) -> Table:
         """Return the columns of a redistricting table or of a query group.
@@ -313,7 +321,11 @@ def open_measured(
     if (path / "spine.parquet").is_file():
         path, product = path.parent.parent, path.name
     released, query, _ = find_table(ReleaseFolder(path), query, product)
-    return MeasuredProduct(noisy_tree(released), released), query
+    if released.product.schema.size <= MOST_RELEASED:
+        return MeasuredProduct(noisy_tree(released), released), query
+    kinds = product_table(released.product, query).class_of_cell
+    margin = Margin(released.product, levels_told_apart(released.product, kinds))
+    return MeasuredProduct(noisy_tree(released, margin), released, margin), query
 
 
 def _of_file(file: BureauFile, query: str) -> MeasuredProduct:

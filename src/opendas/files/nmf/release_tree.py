@@ -5,6 +5,7 @@ It needs ``measurements/<product>`` and ``geography/<product>.parquet``, and no 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from opendas.arrays import Bools, Codes, Floats, Ints
+from opendas.constraints.table import ConstraintTable, InvariantAnswers, LevelConstraints, bound_cells
 from opendas.errors import BudgetError, ConfigError, FormatError
 from opendas.files.geography_files import read_constraint_table
 from opendas.files.nmf.reading import MeasurementFile
@@ -20,6 +22,7 @@ from opendas.files.product_json import product_to_json
 from opendas.files.release_folder import ReleasedProduct
 from opendas.geography.spine import Spine
 from opendas.intervals.laws import NoiseLaw
+from opendas.intervals.margins import Margin, MarginQuery
 from opendas.intervals.noisy_tree import NoisyLevel, NoisyTree
 from opendas.sampling.mechanisms import StatedNoise
 from opendas.schema.product import Product
@@ -75,13 +78,14 @@ class FolderAnswers:
         """
         start = first // RUN * RUN
         if first + geounits > start + RUN:
-            return self._read(level, first, geounits)
+            return self.read(level, first, geounits)
         if self._last is None or self._last[:2] != (level, start):
             stop = min(start + RUN, len(self._place[level]))
-            self._last = (level, start, self._read(level, start, stop - start))
+            self._last = (level, start, self.read(level, start, stop - start))
         return [values[first - start : first - start + geounits].copy() for values in self._last[2]]
 
-    def _read(self, level: int, first: int, geounits: int) -> list[Ints]:
+    def read(self, level: int, first: int, geounits: int) -> list[Ints]:
+        """Return the same, and keep nothing."""
         file = self._files[level]
         found = [np.zeros((geounits, query.size), dtype=np.int64) for query in self._queries[level]]
         if file is None:
@@ -124,12 +128,57 @@ class FolderAnswers:
             )
 
 
-def noisy_tree(released: ReleasedProduct) -> NoisyTree:
+class FolderMargins:
+    """Answers of a release summed to a margin, one geounit at a time, and then held; an ``AnswerSource``.
+
+    Parameters
+    ----------
+    answers : FolderAnswers
+    queries : tuple of tuple of MarginQuery
+        Per geolevel, in the order of the answers.
+    geounits : tuple of int
+        Per geolevel.
+    """
+
+    def __init__(
+        self,
+        answers: FolderAnswers,
+        queries: tuple[tuple[MarginQuery, ...], ...],
+        geounits: tuple[int, ...],
+    ) -> None:
+        self._answers = answers
+        self._queries = queries
+        self._geounits = geounits
+        self._sums: dict[int, list[Ints]] = {}
+
+    def full(self, level: int, first: int, geounits: int) -> list[Ints]:
+        """Return the sums of all noisy answers of consecutive geounits; the first question reads the level.
+
+        Raises
+        ------
+        FormatError
+            As :meth:`FolderAnswers.full`.
+        """
+        if level not in self._sums:
+            size = self._geounits[level]
+            sums = [np.zeros((size, query.query.size), dtype=np.int64) for query in self._queries[level]]
+            for geounit in range(size):
+                read = self._answers.read(level, geounit, 1)
+                for into, query, values in zip(sums, self._queries[level], read, strict=True):
+                    known = query.row >= 0
+                    np.add.at(into[geounit], query.row[known], values[0, known])
+            self._sums[level] = sums
+        return [values[first : first + geounits] for values in self._sums[level]]
+
+
+def noisy_tree(released: ReleasedProduct, margin: Margin | None = None) -> NoisyTree:
     """Open the measurements of one product of a release.
 
     Parameters
     ----------
     released : ReleasedProduct
+    margin : Margin, optional
+        Of the product: answers are summed to it. Of what is exact, totals are used then.
 
     Raises
     ------
@@ -145,7 +194,6 @@ def noisy_tree(released: ReleasedProduct) -> NoisyTree:
             "not there."
         )
     spine, product = released.spine, released.product
-    table = read_constraint_table(folder / "constraints.parquet", product, spine)
     levels, places, variances = [], [], []
     files = [released.measurement(name) for name in spine.names]
     if not any(files):
@@ -173,7 +221,32 @@ def noisy_tree(released: ReleasedProduct) -> NoisyTree:
     answers = FolderAnswers(
         tuple(files), tuple(level.queries for level in levels), tuple(places), tuple(variances)
     )
-    return NoisyTree(product, released.frame, spine, tuple(levels), table, answers)
+    constraints = folder / "constraints.parquet"
+    if margin is None:
+        table = read_constraint_table(constraints, product, spine)
+        return NoisyTree(product, released.frame, spine, tuple(levels), table, answers)
+    margins = tuple(tuple(margin.query(query) for query in level.queries) for level in levels)
+    summed = tuple(
+        dataclasses.replace(level, queries=tuple(query.query for query in queries))
+        for level, queries in zip(levels, margins, strict=True)
+    )
+    sums = FolderMargins(answers, margins, tuple(map(len, levels)))
+    table = _totals(constraints, margin, spine)
+    return NoisyTree(margin.product, released.frame, spine, summed, table, sums)
+
+
+def _totals(path: Path, margin: Margin, spine: Spine) -> ConstraintTable:
+    """Read the totals that are exact, as constraints of a margin. A tie is to published counts: unused."""
+    untied = dataclasses.replace(margin.whole, tie=None, bounds=())
+    product, levels = margin.product, []
+    for level in read_constraint_table(path, untied, spine).levels:
+        totals = tuple(
+            InvariantAnswers(each.name, product.workload.group("total"), each.answers)
+            for each in level.invariants
+            if each.query.name == "total"
+        )
+        levels.append(LevelConstraints(level.lower, level.upper, totals, level.joint))
+    return ConstraintTable((), bound_cells(product), product.possible, tuple(levels))
 
 
 def _check_complete(files: Sequence[MeasurementFile | None], spine: Spine, folder: Path) -> None:
@@ -200,16 +273,16 @@ def _check_complete(files: Sequence[MeasurementFile | None], spine: Spine, folde
 
 
 def _check_file(file: MeasurementFile, geolevel: str, product: Product, geocodes: Codes) -> None:
-    name = file.path.name
+    name, untied = file.path.name, product.tie is None
     if file.geolevel != geolevel:
         raise FormatError(f"{name}: it holds geolevel {file.geolevel!r}, expected {geolevel!r}.")
     if file.metadata.get("stored") != "full":
         raise FormatError(
             f"{name}: it holds only the noisy answers that the estimate used, and least squares needs all of "
             "them. opendas measure RUN.toml --out OUT --resume writes them and spends nothing, if the run "
-            "kept its key (--keep-key). Without the key nobody can; opendas replicates OUT, then opendas "
-            "margin OUT, take no more than this release. A run with --measurements full spends the budget "
-            "again."
+            "kept its key (--keep-key). Without the key nobody can"
+            + ("; opendas replicates OUT, then opendas margin OUT, take no more than this release" * untied)
+            + ". A run with --measurements full spends the budget again."
         )
     theirs = _declared(product_to_json(file.product))
     if theirs != _declared(product_to_json(product)):
