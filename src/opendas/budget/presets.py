@@ -186,6 +186,12 @@ hhinstlevels        10/10000    10/10000    10/10000    10/10000     10/10000
 hhgq                1200/10000  400/10000   150/10000   50/10000     50/10000
 """
 
+_OPENDAS_2026_UNITS = """
+.           state  county  tract  block_group  block
+(geolevel)  1/100  4/100   21/100  44/100      30/100
+detailed    1      1       1       1           1
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Preset:
@@ -224,6 +230,7 @@ _CODE = "2020 redistricting production code and run certificates"
 _DHC_CODE = "2020 DHC production code, persons strategies"
 _DHC_UNITS_CODE = "2020 DHC production code, units strategies"
 _OURS = "OpenDAS, experiments/equal_rho.py"
+_OURS_TRIED = "OpenDAS, experiments/no_row_worse.py"
 # name -> description, source, product, rho (None: the sum of the table), table
 _PRESETS: Mapping[str, tuple[str, str, str, str | None, str]] = {
     "us2020-persons": (
@@ -267,6 +274,13 @@ _PRESETS: Mapping[str, tuple[str, str, str, str | None, str]] = {
         "pl94-persons",
         "293764/114921",
         _OPENDAS_2026_BLOCKS_PERSONS,
+    ),
+    "opendas2026-units": (
+        "production rho, more of it for blocks, for informed; fits any run rooted at a state",
+        _OURS_TRIED,
+        "pl94-units",
+        "11417641/152349649",
+        _OPENDAS_2026_UNITS,
     ),
     "april2021-persons": (
         "April 2021 demonstration data, persons, the larger budget (rho 1.095 with units)",
@@ -358,7 +372,7 @@ def preset(name: str) -> Preset:
         rho=total,
         geolevels=geolevels,
         queries=queries,
-        estimator="informed" if source == _OURS else None,
+        estimator="informed" if source in (_OURS, _OURS_TRIED) else None,
     )
 
 
