@@ -410,3 +410,26 @@ def test_householders_are_compared_with_units(script) -> None:
     assert (rows["mean difference"], rows["largest"], rows["equal"]) == (1.25, 2, "25.0 %")
     assert rows["householders without unit"] == 1
     assert (rows["error of householders"], rows["error of units"]) == (1.0, 0.25)
+
+
+def test_a_row_is_worse_where_its_error_grew_beyond_what_seeds_do(script) -> None:
+    rows = script("no_row_worse")
+    key = ("block", "total", "", "mean_abs_error")
+    bias = ("tract", "total", "Blau 1", "mean_signed_error")
+    quantile = ("block", "total", "0", "q0.025")
+
+    def figures(errors, signed, low):
+        return [{key: e, bias: s, quantile: q} for e, s, q in zip(errors, signed, low, strict=True)]
+
+    first = figures([5.0, 5.2, 4.8], [0.1, -0.1, 0.0], [-3.0, -3.0, -3.0])
+    assert rows.change(first, figures([6.0, 6.1, 5.9], [0.1, -0.1, 0.0], [-3.0] * 3), key) == pytest.approx(
+        (5.0, 1.0, 0.1 / 3**0.5), abs=1e-6
+    )
+    # a bias of 0.3 with a sign of its own in every run of the first is a bias of the second alone
+    assert rows.change(first, figures([5.0] * 3, [0.3, 0.3, 0.3], [-3.0] * 3), bias)[1] == pytest.approx(0.3)
+    assert rows.change(first, figures([5.0] * 3, [-0.3] * 3, [-3.0] * 3), bias)[1] == pytest.approx(0.3)
+    assert rows.change(first, figures([5.0] * 3, [0.0] * 3, [-1.0] * 3), quantile)[1] == -2.0
+    found = {"TopDown": first, "other": figures([4.0, 4.1, 3.9], [0.3, 0.31, 0.29], [-3.0] * 3)}
+    counts, worse = rows.verdicts("units", found)
+    assert counts == [("other", 9, 1, 1, 0)]
+    assert worse == []

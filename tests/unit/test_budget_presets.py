@@ -76,6 +76,7 @@ def test_totals_are_those_published() -> None:
         "opendas2026-blocks-persons": F(542, 339) ** 2,
         "us2020-units": F(3379, 12343) ** 2,
         "pr2020-units": F(3379, 12343) ** 2,
+        "opendas2026-units": F(3379, 12343) ** 2,
         "april2021-persons": F("1.05"),
         "april2021-units": F("0.045"),
         "april2021-low-persons": F("0.185"),
