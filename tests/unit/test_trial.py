@@ -11,6 +11,7 @@ import pytest
 from support.mini import mini_frame, to_dense, write_mini
 
 import opendas as od
+from opendas.cli.plan import _other_estimator
 from opendas.constraints.table import bound_table
 from opendas.demo.made_counts import A_HOME
 from opendas.runs.progress import forecast
@@ -112,3 +113,38 @@ def test_advice_says_what_moves_do_to_released_counts(tmp_path: Path) -> None:
         assert all(
             abs(after[key] / before[key] - 1) <= 0.03 for key in before if key not in seen and before[key]
         )
+
+
+def test_the_other_estimator_is_tried_on_the_same_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = a_run(tmp_path)
+    found = module.other_estimator(run)
+    assert found is not None
+    assert found.estimator == "informed"
+    assert found.times > 0
+    ours, theirs = Trial.of(run), Trial.of(run.with_(estimator="informed"))
+    assert ours is not None
+    assert theirs is not None
+    for mine, other in zip(ours.tried().usual, theirs.tried().usual, strict=True):
+        assert found.change[mine.geolevel] == pytest.approx(other.misplaced / mine.misplaced - 1)
+    back = module.other_estimator(run.with_(estimator="informed"))
+    assert back is not None
+    assert back.estimator == "topdown"
+    monkeypatch.setattr(module, "MANY_CELLS", 3)
+    assert module.other_estimator(run) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"ward": -0.14, "region": 0.02},
+            "; informed: 14% fewer in ward, 2% more in region, in 6 times the time: worth a try",
+        ),
+        ({"ward": -0.03, "region": 0.0}, "; informed: 3% fewer in ward, in 6 times the time"),
+        ({"ward": 0.001}, "; informed: as many, in 6 times the time"),
+    ],
+)  # fmt: skip
+def test_plan_says_what_the_other_estimator_gives_and_costs(change: dict[str, float], said: str) -> None:
+    assert _other_estimator({"estimator": "informed", "change": change, "times": 6.0}) == said

@@ -159,7 +159,7 @@ def _show_account(account: PlanAccount, answer: Mapping[str, Any], exact: bool, 
     bound = answer["contribution"]
     if bound is not None:
         click.echo(
-            f"for all records of one {bound['unit_id']}, of which at most {bound['at_most']} are counted"
+            f"for all records of one {account.plan.product.protected_unit}, of which at most {bound['at_most']} are counted"
         )
     click.echo(f"at delta {answer['delta']:.3g}:")
     _echo_epsilons(answer["epsilon"])

@@ -75,6 +75,9 @@ def plan_command(
 
 
 _PERCENT = 100
+_WORTH, _SAME = 0.1, (0.8, 1.25)
+"""An estimator is worth its time where it misplaces so many fewer of the records of a geolevel; times that
+are about the same."""
 
 
 def _show_summary(plan: dict[str, Any]) -> None:
@@ -88,7 +91,8 @@ def _show_summary(plan: dict[str, Any]) -> None:
         held = f"exact in {', '.join(exact)}" if exact else ""
         click.echo(f"usual error:  {'; '.join(filter(None, (text, held)))}")
         wrong = ", ".join(f"{_PERCENT * row['misplaced']:.2g} % in {row['geolevel']}" for row in usual)
-        click.echo(f"misplaced:    records that stand in another cell than they should: {wrong}")
+        other = _other_estimator(plan["other_estimator"]) if plan.get("other_estimator") else ""
+        click.echo(f"misplaced:    records that stand in another cell than they should: {wrong}{other}")
     forecast = plan.get("forecast")
     if forecast:
         seconds = forecast["seconds"]
@@ -98,6 +102,20 @@ def _show_summary(plan: dict[str, Any]) -> None:
         click.echo(f"measurements: {forecast['measurements']['text']}")
     found = len(plan["warnings"])
     click.echo(f"warnings:     {f'{found}, above' if found else 'none'}")
+
+
+def _other_estimator(other: Mapping[str, Any]) -> str:
+    """Say what another estimator had in the trial, and whether it is worth its time."""
+    gains = sorted(other["change"].items(), key=lambda pair: float(pair[1]))
+    said = [
+        f"{abs(change):.0%} {'fewer' if change < 0 else 'more'} in {level}"
+        for level, change in gains
+        if round(abs(change), 2)
+    ]
+    worth = ": worth a try" if any(change <= -_WORTH for _, change in gains) else ""
+    times = other["times"]
+    longer = f"{times:.2g} times the time" if not _SAME[0] < times < _SAME[1] else "about the same time"
+    return f"; {other['estimator']}: {', '.join(said) or 'as many'}, in {longer}{worth}"
 
 
 def _show_plan(plan: dict[str, Any]) -> None:
@@ -199,9 +217,7 @@ def _whose(plan: Mapping[str, Any]) -> str:
         return ""
     most, distinct = contribution["at_most"], contribution["distinct"]
     differing = f", distinct in {distinct}" if distinct else ""
-    return (
-        f"\nfor all records of one {plan['protected_unit']}, of which at most {most} are counted{differing}"
-    )
+    return f" for all records of one {plan['protected_unit']}, of which at most {most} are counted{differing}"
 
 
 Row = Mapping[str, Any]

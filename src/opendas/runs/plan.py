@@ -30,7 +30,7 @@ from opendas.runs.options import RunOptions
 from opendas.runs.progress.forecast import Forecast, forecast_run, measure_small_run
 from opendas.runs.run import Run
 from opendas.runs.simulated.sparse import sparse_warning
-from opendas.runs.simulated.trial import Trial, Tried
+from opendas.runs.simulated.trial import OtherEstimator, Trial, Tried, other_estimator
 from opendas.topdown.model import WHOLE_TREE
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ class PlanTable:
         Tries the run on synthetic counts of a part of its frame: how far off released counts were.
     sparse : callable, optional
         Says whether records are too few for the cells, and which plans would do.
+    other : callable, optional
+        Tries the run with the other estimator.
     companion : PlanTable or None
         Of the product's second histogram, which the same run measures first.
     """
@@ -84,6 +86,7 @@ class PlanTable:
     forecast: Callable[[], Forecast] | None = None
     tried: Callable[[], Tried] | None = None
     sparse: Callable[[], str | None] | None = None
+    other: Callable[[], OtherEstimator | None] | None = None
     companion: PlanTable | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,6 +103,7 @@ class PlanTable:
             }
         tried = Tried((), ()) if self.tried is None else self.tried()
         sparse = None if self.sparse is None else self.sparse()
+        other = None if self.other is None else self.other()
         return {
             **_loss(budget, budget.total),
             "product": self.plan.product.name,
@@ -110,6 +114,7 @@ class PlanTable:
             "stamps": list(self.stamps),
             "warnings": [*self.warnings, *([] if sparse is None else [sparse])],
             "usual": [row.to_dict() for row in tried.usual],
+            "other_estimator": None if other is None else other.to_dict(),
             "rows": [row.to_dict() for row in self.rows],
             "expected": [row.to_dict() for row in self.expected],
             "gains": [row.to_dict() for row in self.gains],
@@ -196,6 +201,9 @@ def make_plan(run: Run, records: float | None = None) -> PlanTable:
     def sparse() -> str | None:
         return sparse_warning(run, RECORDS * len(run.frame) if records is None else records)
 
+    def other() -> OtherEstimator | None:
+        return other_estimator(run, records)
+
     rows = noise_rows(plan)
     companion = None if run.companion is None else make_plan(run.companion)
     return PlanTable(
@@ -210,6 +218,7 @@ def make_plan(run: Run, records: float | None = None) -> PlanTable:
         forecast,
         tried,
         sparse,
+        other,
         companion,
     )
 

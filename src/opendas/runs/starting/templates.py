@@ -278,7 +278,7 @@ def table_run_file(
 
 [run]
 product    = {toml_text(product_file)}
-estimator  = "topdown"               # "informed": less error, more time; see opendas plan --full
+estimator  = "topdown"               # or "informed": opendas plan tries both on synthetic records
 neighbours = "bounded"               # one record replaced by another; "unbounded": one added or removed
 
 # CHECK: one row is {"a number of records with the same values" if guess.count else "one record"}.
