@@ -35,7 +35,7 @@ run_file.write_text(text.replace('frame = "from-records"', frame).replace("at_mo
 product.write_text(product.read_text().replace('"from-records"', '"code-book"'))
 plan = opendas("plan", run_file, "--records", "6000")
 assert len(plan.strip().split("\n")) <= 6, plan
-opendas("ledger", "create", "stays.book", "--limit-rho", "2", "--unit", "patient-id")
+opendas("ledger", "create", "stays.book", "--limit-rho", "2", "--unit", "patient")
 opendas("run", run_file, "--out", "out", "--ledger", "stays.book")
 opendas("verify", "out")
 opendas(
