@@ -158,9 +158,8 @@ def _show_account(account: PlanAccount, answer: Mapping[str, Any], exact: bool, 
     click.echo(f"{answer['product']}: {name} {account.loss}, {answer['neighbours']} neighbours")
     bound = answer["contribution"]
     if bound is not None:
-        click.echo(
-            f"for all records of one {account.plan.product.protected_unit}, of which at most {bound['at_most']} are counted"
-        )
+        unit = account.plan.product.protected_unit
+        click.echo(f"for all records of one {unit}, of which at most {bound['at_most']} are counted")
     click.echo(f"at delta {answer['delta']:.3g}:")
     _echo_epsilons(answer["epsilon"])
     if exact:
