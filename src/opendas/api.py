@@ -479,7 +479,7 @@ def estimate_published(
     out : path
         Output folder, new or with the other product.
     frame : sequence of path
-        Public geography: official redistricting zips, or ``geography/<product>.parquet`` of a release.
+        Public geography: official redistricting zips, one a state, or a table of blocks (CSV, Parquet).
     estimator : str
         ``topdown``, ``informed`` or ``posterior``, or the name of another package's.
     state : str, optional
@@ -497,7 +497,8 @@ def estimate_published(
         See :mod:`opendas.errors`. Nothing of a file that is at fault stays in `out`.
     """
     from opendas.geography.states import find_state
-    from opendas.runs.borrowed.run import borrow_together, estimate_borrowed
+    from opendas.runs.borrowed.run import borrow_together
+    from opendas.runs.borrowed.taking import estimate_borrowed
     from opendas.runs.finished_release import Release
     from opendas.runs.options import RunOptions
 

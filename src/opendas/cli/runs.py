@@ -198,8 +198,8 @@ def _ask_about_runs_beside(run: Run, run_file: Path, out: Path) -> None:
     metavar="FILE",
     multiple=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="With --from-nmf: geography of the blocks, an official redistricting zip a state or "
-    "geography/PRODUCT.parquet of a release.",
+    help="With --from-nmf: geography of the blocks, an official redistricting zip a state, or a table "
+    "of blocks (CSV, Parquet).",
 )
 @click.option(
     "--totals",

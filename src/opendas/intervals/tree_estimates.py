@@ -27,7 +27,7 @@ from opendas.intervals.rows import Rows
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["Covaried", "TreeEstimates", "tree_model"]
+__all__ = ["Covaried", "MeasuredTotals", "TreeEstimates", "check_totals", "tree_model"]
 
 MOST_APART = 7.0
 """Standard deviations by which measurements of one total may differ: chance is below 1e-11."""
@@ -128,14 +128,15 @@ class Covaried:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Totals:
+class MeasuredTotals:
     """What the own measurements of geounits say about their totals: mean and variance, float64 (g,) each."""
 
     value: Floats
     variance: Floats
 
     @classmethod
-    def none(cls, geounits: int) -> _Totals:
+    def none(cls, geounits: int) -> MeasuredTotals:
+        """Return what nothing says, to be added to."""
         return cls(np.zeros(geounits), np.full(geounits, np.inf))
 
     def add(self, noisy: NoisyLevel, first: int, answers: Sequence[Ints]) -> None:
@@ -162,7 +163,7 @@ def _information(law: NoiseLaw | None) -> float:
 
 
 @np.errstate(divide="ignore", invalid="ignore")  # where nothing was measured, the variance is infinite
-def _check_totals(tree: NoisyTree, own: Sequence[_Totals]) -> None:
+def check_totals(tree: NoisyTree, own: Sequence[MeasuredTotals]) -> None:
     """Compare what was measured of each geounit with what was measured below it, and with exact totals.
 
     Raises
@@ -170,27 +171,31 @@ def _check_totals(tree: NoisyTree, own: Sequence[_Totals]) -> None:
     FormatError
         If they differ about the total by more than :data:`MOST_APART` standard deviations.
     """
-    below: _Totals | None = None
+    below: MeasuredTotals | None = None
     for number in range(len(own) - 1, -1, -1):
         mine, level = own[number], tree.spine.levels[number]
         if below is not None:
             starts = tree.spine.child_starts(number)[:-1]
             value, variance = (np.add.reduceat(x, starts) for x in (below.value, below.variance))
             _refuse(
-                tree, number, mine, _Totals(value, variance), f"the {tree.spine.names[number + 1]}s below it"
+                tree,
+                number,
+                mine,
+                MeasuredTotals(value, variance),
+                f"the {tree.spine.names[number + 1]}s below it",
             )
             with np.errstate(invalid="ignore"):
                 one, two = 1.0 / mine.variance, 1.0 / variance
                 mean = np.where(one + two > 0, (one * mine.value + two * value) / (one + two), 0.0)
-                mine = _Totals(mean, 1.0 / (one + two))
+                mine = MeasuredTotals(mean, 1.0 / (one + two))
         for held in tree.constraints.levels[number].invariants:
             if held.query.name == "total":
-                exact = _Totals(held.answers[:, 0].astype(np.float64), np.zeros(len(level)))
+                exact = MeasuredTotals(held.answers[:, 0].astype(np.float64), np.zeros(len(level)))
                 _refuse(tree, number, mine, exact, "its exact total")
         below = mine
 
 
-def _refuse(tree: NoisyTree, number: int, one: _Totals, two: _Totals, what: str) -> None:
+def _refuse(tree: NoisyTree, number: int, one: MeasuredTotals, two: MeasuredTotals, what: str) -> None:
     apart = np.nan_to_num(np.abs(one.value - two.value) / np.sqrt(one.variance + two.variance))
     worst = int(apart.argmax())
     if apart[worst] > MOST_APART:
@@ -228,9 +233,9 @@ class TreeEstimates:
         Raises
         ------
         FormatError
-            If measurements of geounits and of those below them cannot be of one truth: :func:`_check_totals`.
+            If measurements of geounits and of those below them cannot be of one truth: :func:`check_totals`.
         """
-        read: list[_Totals] = [_Totals.none(len(level)) for level in self.tree.levels]
+        read: list[MeasuredTotals] = [MeasuredTotals.none(len(level)) for level in self.tree.levels]
 
         def full(level: int, first: int, geounits: int) -> list[Ints]:
             answers = self.tree.full(level, first, geounits)
@@ -238,7 +243,7 @@ class TreeEstimates:
             return answers
 
         found = up_sweep(self.model, full)
-        _check_totals(self.tree, read)
+        check_totals(self.tree, read)
         return found
 
     def geounits(self, level: int, geounits: Ints, members: Bools) -> Estimated:

@@ -1,8 +1,7 @@
 """A run on a file of noisy measurements that others took: plan, spine and exact counts are the file's.
 
 Nothing confidential is opened and no key made: whatever such a run releases is computed from what was
-published. The measurements are written as a run of one's own writes them, so that estimation, checks and
-tables know no difference. The argument is in docs/proofs/composition.md.
+published. The argument is in docs/proofs/composition.md.
 """
 
 from __future__ import annotations
@@ -11,54 +10,46 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from opendas.arrays import Ints
+from opendas.arrays import Codes, Ints, rank_in_run
 from opendas.budget.presets import preset, preset_names
 from opendas.budget.resolve import BudgetSpec
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table, invariant_geolevels
-from opendas.custody.folders import remove_file, remove_tree
-from opendas.engines.outputs import Draw, write_full
-from opendas.errors import ConfigError, FormatError, PrivacyError
-from opendas.files.atomic import write_atomic
-from opendas.files.geography_files import read_frame, write_constraints, write_frame, write_spine
+from opendas.errors import ConfigError, FormatError, GeographyError
 from opendas.files.nmf.bureau import is_bureau_folder
 from opendas.files.nmf.bureau_tree import BureauFile
 from opendas.files.nmf.public_totals import PublicTotals
-from opendas.files.official_areas import official_areas_path, write_official_areas
 from opendas.files.release_folder import list_of_files
 from opendas.geography.frame import Frame
 from opendas.geography.recipe import Recipe
-from opendas.geography.spine import Spine
+from opendas.geography.spine import Spine, SpineLevel
 from opendas.intervals.noisy_tree import NoisyTree
-from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.readers.base import PUBLISHED, ReaderSpec, census_kind
-from opendas.readers.frame.official import official_areas, with_headers
+from opendas.readers.columns.csv_parquet import column_names
+from opendas.readers.frame.frame_file import hierarchy, read_frame_file
+from opendas.readers.frame.official import with_headers
 from opendas.readers.pl94.reader import official_reader
 from opendas.readers.public_totals import read_public_totals
-from opendas.runs.act import open_act
 from opendas.runs.borrowed.budget import StatedBudget, implied_budget
 from opendas.runs.config.product_file import load_product
-from opendas.runs.config.released import released_toml
 from opendas.runs.config.resolve import Resolved
-from opendas.runs.options import Progress, RunOptions
-from opendas.runs.release import estimate
 from opendas.runs.run import Run, load
-from opendas.runs.workspace import RunState, Workspace
-from opendas.schema.declarations import PUBLISHED_LIST, Invariant, PublishedFile
+from opendas.schema.declarations import Invariant, PublishedFile
 from opendas.schema.product import Product
 from opendas.schema.provenance import Domain, Provenance
 from opendas.topdown.stages import check_stages
-from opendas.version import __version__
 
-__all__ = ["BorrowedRun", "borrow", "borrow_together", "estimate_borrowed"]
+__all__ = ["BorrowedRun", "borrow", "borrow_together"]
 
 log = logging.getLogger(__name__)
+
+_GEOCODES = ("geocode", "GEOID", "GEOCODE")
+"""Columns of a table of blocks that name them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,15 +64,15 @@ class BorrowedRun:
     constraints : ConstraintTable
     listing : str
         Digests and paths of the files that were read.
-    zips : tuple of Path
-        Official files that the geography comes from.
+    geography : ReaderSpec or None
+        Where the geography comes from; None where the file's own codes are all that is known.
     """
 
     run: Run
     tree: NoisyTree = field(repr=False)
     constraints: ConstraintTable = field(repr=False)
     listing: str = field(repr=False)
-    zips: tuple[Path, ...] = ()
+    geography: ReaderSpec | None = None
 
 
 def borrow(
@@ -102,8 +93,9 @@ def borrow(
         What it holds, with totals that it leaves out.
     estimator : str
     frame : sequence of Path
-        Public geography: official redistricting zips, of which the headers are read, or one
-        ``geography/<product>.parquet`` of a release. Without it nothing is known of places and districts.
+        Public geography: official redistricting zips, of which the headers are read, or one table of blocks
+        (CSV or Parquet: ``geocode`` or ``GEOID``, and a column for each entity category). Without it nothing
+        is known of places and districts.
     budget : StatedBudget, optional
         The budget that the file was measured with. By default the one that its variances tell.
 
@@ -115,8 +107,17 @@ def borrow(
         If the file is not whole, or contradicts itself, the totals or the geography.
     """
     tree = file.tree()
+    if not tree.levels[-1].queries:
+        raise FormatError(
+            "Block.parquet/DPQuery: no block was measured, or this part of the file is missing: microdata of "
+            "blocks cannot be made of what is above them."
+        )
+    for noisy in tree.levels:
+        if not noisy.queries:
+            log.warning("%s: no answer of this geolevel is in the file.", noisy.geolevel)
     product = _held(tree)
-    known = _known_frame(tree, product, frame)
+    geography = _geography(frame, product)
+    known = _known_frame(tree, product, geography)
     spine = _official(tree.spine, known)
     spec, spine = implied_budget(product, spine, tree.levels, budget)
     constraints = bound_table(product, known, spine, _exact(tree, product, spine))
@@ -128,8 +129,7 @@ def borrow(
     run = Run(path, resolved).on_frame(known, spine)
     for rules, level in zip(run.rules(constraints), constraints.levels, strict=True):
         check_stages(rules, level, product.workload)
-    zips = tuple(one for one in frame if one.suffix.lower() == ".zip")
-    return BorrowedRun(run, tree, constraints, listing, zips)
+    return BorrowedRun(run, tree, constraints, listing, geography)
 
 
 def borrow_together(
@@ -236,27 +236,41 @@ def _held(tree: NoisyTree) -> Product:
     return replace(tree.product, invariants=(*tree.product.invariants, *joint))
 
 
-def _known_frame(tree: NoisyTree, product: Product, paths: Sequence[Path]) -> Frame:
+def _geography(paths: Sequence[Path], product: Product) -> ReaderSpec | None:
+    """Return where public geography is read from: official zips, or one table of blocks."""
+    if not paths:
+        return None
+    if all(path.suffix.lower() == ".zip" for path in paths):
+        readers = {official_reader(path) for path in paths}
+        if len(readers) > 1:
+            raise ConfigError("--frame: these official files are of two censuses; give those of one.")
+        return ReaderSpec(readers.pop(), tuple(paths), product)
+    if len(paths) > 1:
+        raise ConfigError(f"--frame {paths[0]}: one table, or official zips, one a state.")
+    names = column_names(paths[0])
+    geocode = next((name for name in _GEOCODES if name in names), _GEOCODES[0])
+    return ReaderSpec("histogram", (), product, frame=paths[0], geocode=geocode)
+
+
+def _known_frame(tree: NoisyTree, product: Product, geography: ReaderSpec | None) -> Frame:
     """Return the file's blocks with the areas that public geography gives them, and their units."""
     frame = replace(tree.frame, units=_units(tree, product))
-    tables = [path for path in paths if path.suffix.lower() != ".zip"]
-    if not paths:
+    if geography is None:
         return frame
-    if tables and len(paths) > 1:
-        raise ConfigError(f"--frame {tables[0]}: one table, or official zips, one a state.")
-    if not tables:
-        return with_headers(frame, paths)
-    other = read_frame(tables[0])
+    if geography.paths:
+        return with_headers(frame, [path for path in geography.paths if isinstance(path, Path)])
+    path = geography.frame
+    assert isinstance(path, Path)
+    other = read_frame_file(path, replace(geography, root=frame.geolevels[0]), hierarchy(geography)).frame()
     place = np.minimum(np.searchsorted(other.geocodes, frame.geocodes), len(other) - 1)
     lost = other.geocodes[place] != frame.geocodes
     if lost.any():
-        raise FormatError(
-            f"{tables[0].name}: block {frame.geocodes[lost][0].decode()} was measured and is not in it, nor "
-            f"are {int(lost.sum()) - 1:,} others of {len(frame):,}: this is the geography of another census, "
-            "or of other states."
+        raise GeographyError(
+            f"block {frame.geocodes[lost][0].decode()} was measured and is not in {path.name}, nor are "
+            f"{int(lost.sum()) - 1:,} others of {len(frame):,}: this is the geography of another "
+            "census, or of other states."
         )
-    entities = {name: codes[place] for name, codes in other.entities.items()}
-    return replace(frame, entities=entities, names=other.names, functional_status=other.functional_status)
+    return replace(frame, entities={name: codes[place] for name, codes in other.entities.items()})
 
 
 def _units(tree: NoisyTree, product: Product) -> dict[str, Ints]:
@@ -291,30 +305,44 @@ def _units(tree: NoisyTree, product: Product) -> dict[str, Ints]:
 
 
 def _official(spine: Spine, frame: Frame) -> Spine:
-    """Return the spine with official codes where geounits are official, and the parts of states told apart.
+    """Return the spine with the codes that a run of one's own gives to such geounits.
+
+    Estimates break ties by them. Where all geounits are official, they have official codes. Otherwise it is a
+    spine as in production: below the nation the part in American Indian areas, or outside of them, stands in
+    front (1 or 0, as in the file), and groups are numbered below their parents.
 
     Raises
     ------
     FormatError
         If parts of one state do not lie side by side: several states with American Indian areas.
     """
-    levels = []
+    plain = all(level.official for level in spine.levels)
+    levels: list[SpineLevel] = []
     for number, level in enumerate(spine.levels):
         first = spine.leaf_order[spine.leaf_starts(number)[:-1]]
-        if level.official:
-            levels.append(replace(level, geocodes=frame.codes(level.name)[first]))
+        known = frame.codes(level.name)[first] if level.name in frame.geolevels else None
+        if known is not None and (plain or level.name in ("us", frame.leaf)):
+            levels.append(replace(level, geocodes=known))
             continue
-        if level.name == "state":
-            states = frame.codes("state")[first]
-            whole = np.cumsum(np.append(False, states[1:] != states[:-1])).astype(np.int64)
-            if int(whole.max()) + 1 != len(np.unique(states)):
-                raise FormatError(
-                    "State.parquet: the parts of states with American Indian areas are apart. Estimate one "
-                    "state at a time, with --state."
-                )
-            level = replace(level, whole=whole)
-        levels.append(level)
+        codes = None if known is None else np.char.add(level.geocodes.astype("S1"), known)
+        if codes is None or len(np.unique(codes)) < len(codes):
+            rank = rank_in_run(level.parent) + 1
+            numbers = np.char.zfill(rank.astype(str), len(str(int(rank.max())))).astype("S")
+            codes = np.char.add(np.char.add(levels[-1].geocodes[level.parent], b"-"), numbers)
+        whole = _parts_of_states(frame.codes("state")[first]) if level.name == "state" else None
+        levels.append(replace(level, geocodes=codes, official=False, whole=whole))
     return replace(spine, levels=tuple(levels))
+
+
+def _parts_of_states(states: Codes) -> Ints:
+    """Return the number of the state that each geounit is a part of, int64 (g,)."""
+    whole = np.cumsum(np.append(False, states[1:] != states[:-1])).astype(np.int64)
+    if int(whole.max()) + 1 != len(np.unique(states)):
+        raise FormatError(
+            "State.parquet: the parts of states with American Indian areas are apart. Estimate one state "
+            "at a time, with --state."
+        )
+    return whole
 
 
 def _exact(tree: NoisyTree, product: Product, spine: Spine) -> dict[str, Ints]:
@@ -390,117 +418,3 @@ def _resolved(
         ),
         published=published,
     )
-
-
-def estimate_borrowed(borrowed: BorrowedRun, out: Path, options: RunOptions) -> None:
-    """Take published measurements into an output folder, and estimate from them.
-
-    Raises
-    ------
-    ConfigError
-        If the product was estimated there already, and it is not to be resumed.
-    PrivacyError
-        If the folder holds other measurements of the product.
-    FormatError
-        If an answer is missing or cut off: then nothing of it stays.
-    """
-    _take(borrowed, out, options)
-    estimate(borrowed.run, out, options)
-
-
-def _take(borrowed: BorrowedRun, out: Path, options: RunOptions) -> None:
-    """Write measurements and public facts as a run that measured them would have."""
-    run, name = borrowed.run, borrowed.run.product.name
-    published = run.resolved.published
-    assert published is not None
-    with (
-        Workspace(out, options.ledger, group_writable=options.group_writable) as space,
-        open_act(space, name, "estimate", options, options.workers) as act,
-    ):
-        if act.earlier is not None:
-            if (act.earlier.input_tag, act.earlier.plan_digest) != (published.sha256, run.plan.digest()):
-                raise PrivacyError(
-                    f"{out} holds other measurements of {name}. Choose another output folder: a release "
-                    "says of what it was made."
-                )
-            return
-        protection = ProtectionMap.of(run.plan, run.frame, borrowed.constraints)
-        protection.check()
-        folder = space.release / "measurements" / name
-        written = (space.release / "geography" / f"{name}.parquet", space.release / "run" / f"{name}.toml")
-        try:
-            write_full(folder, run.plan, _draws(borrowed), partial(_reading, act.tell))
-            write_spine(folder / "spine.parquet", run.spine)
-            write_constraints(folder / "constraints.parquet", run.product, run.spine, borrowed.constraints)
-            write_atomic(folder / PUBLISHED_LIST, borrowed.listing.encode())
-            write_frame(written[0], replace(run.frame, functional_status={}), run.product)
-            _write_areas(borrowed, official_areas_path(space.release, name))
-            write_atomic(written[1], released_toml(run.resolved, run.budget).encode())
-        except BaseException:
-            remove_tree(folder)
-            for path in (*written, official_areas_path(space.release, name)):
-                remove_file(path)
-            raise
-        act.clock.lap("read measurements")
-        space.save_state(
-            RunState(
-                run_id=published.sha256[:32],
-                product=name,
-                version=__version__,
-                plan_digest=run.plan.digest(),
-                estimation_digest=run.estimation_digest(),
-                input_tag=published.sha256,
-                key_commitment="",
-                seed=None,
-                phase="measured",
-                result={
-                    "stamps": [],
-                    "declared": [],
-                    "domain": run.resolved.domain.to_dict(),
-                    "measurements": "full",
-                },
-            )
-        )
-
-
-def _reading(tell: Progress, _: str, done: int, total: int) -> None:
-    """Tell of files that are written as of files that are read: one cannot be had without the other."""
-    tell("reading", done, total)
-
-
-def _draws(borrowed: BorrowedRun) -> Draw:
-    """Return what stands in place of drawing: answers of consecutive geounits, read."""
-    tree, plan = borrowed.tree, borrowed.run.plan
-
-    def draw(number: int, step: int) -> Iterator[tuple[int, int, list[Ints]]]:
-        names = [query.name for query in tree.levels[number].queries]
-        order = [names.index(planned.query.name) if names else -1 for planned in plan.levels[number].queries]
-        size = len(plan.spine.levels[number])
-        for start in range(0, size, step):
-            stop = min(start + step, size)
-            read = tree.full(number, start, stop - start) if names else []
-            yield (
-                start,
-                stop,
-                [
-                    read[column]
-                    if column >= 0
-                    else np.zeros((stop - start, planned.query.size), dtype=np.int64)
-                    for column, planned in zip(order, plan.levels[number].queries, strict=True)
-                ],
-            )
-
-    return draw
-
-
-def _write_areas(borrowed: BorrowedRun, path: Path) -> None:
-    """Write the official areas beside the measured blocks, where an official file lists them."""
-    if not borrowed.zips:
-        return
-    readers = {official_reader(one) for one in borrowed.zips}
-    if len(readers) > 1:
-        raise ConfigError("--frame: these official files are of two censuses; give those of one.")
-    spec = ReaderSpec(readers.pop(), borrowed.zips, borrowed.run.product)
-    areas = official_areas(spec, borrowed.run.frame)
-    if areas is not None:
-        write_official_areas(path, areas)

@@ -1,0 +1,147 @@
+"""Published measurements taken into an output folder, and estimated from.
+
+They are written as a run that measured writes them, so that estimation, checks and tables know no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from opendas.arrays import Ints
+from opendas.custody.folders import remove_file, remove_tree
+from opendas.engines.outputs import Draw, write_full
+from opendas.errors import PrivacyError
+from opendas.files.atomic import write_atomic
+from opendas.files.geography_files import write_constraints, write_frame, write_spine
+from opendas.files.official_areas import official_areas_path, write_official_areas
+from opendas.intervals.tree_estimates import MeasuredTotals, check_totals
+from opendas.measurement.protection import ProtectionMap
+from opendas.readers.frame.official import official_areas
+from opendas.runs.act import open_act
+from opendas.runs.borrowed.run import BorrowedRun
+from opendas.runs.config.released import released_toml
+from opendas.runs.options import Progress, RunOptions
+from opendas.runs.release import estimate
+from opendas.runs.workspace import RunState, Workspace
+from opendas.schema.declarations import PUBLISHED_LIST
+from opendas.version import __version__
+
+__all__ = ["estimate_borrowed"]
+
+
+def estimate_borrowed(borrowed: BorrowedRun, out: Path, options: RunOptions) -> None:
+    """Take published measurements into an output folder, and estimate from them.
+
+    Raises
+    ------
+    ConfigError
+        If the product was estimated there already, and it is not to be resumed.
+    PrivacyError
+        If the folder holds other measurements of the product.
+    FormatError
+        If an answer is missing or cut off: then nothing of it stays.
+    """
+    _take(borrowed, out, options)
+    estimate(borrowed.run, out, options)
+
+
+def _take(borrowed: BorrowedRun, out: Path, options: RunOptions) -> None:
+    """Write measurements and public facts as a run that measured them would have."""
+    run, name = borrowed.run, borrowed.run.product.name
+    published = run.resolved.published
+    assert published is not None
+    with (
+        Workspace(out, options.ledger, group_writable=options.group_writable) as space,
+        open_act(space, name, "estimate", options, options.workers) as act,
+    ):
+        if act.earlier is not None:
+            if (act.earlier.input_tag, act.earlier.plan_digest) != (published.sha256, run.plan.digest()):
+                raise PrivacyError(
+                    f"{out} holds other measurements of {name}. Choose another output folder: a release "
+                    "says of what it was made."
+                )
+            return
+        protection = ProtectionMap.of(run.plan, run.frame, borrowed.constraints)
+        protection.check()
+        folder = space.release / "measurements" / name
+        written = (space.release / "geography" / f"{name}.parquet", space.release / "run" / f"{name}.toml")
+        try:
+            read = [MeasuredTotals.none(len(level)) for level in run.spine.levels]
+            write_full(folder, run.plan, _draws(borrowed, read), partial(_reading, act.tell))
+            check_totals(borrowed.tree, read)
+            write_spine(folder / "spine.parquet", run.spine)
+            write_constraints(folder / "constraints.parquet", run.product, run.spine, borrowed.constraints)
+            write_atomic(folder / PUBLISHED_LIST, borrowed.listing.encode())
+            write_frame(written[0], replace(run.frame, functional_status={}), run.product)
+            _write_areas(borrowed, official_areas_path(space.release, name))
+            write_atomic(written[1], released_toml(run.resolved, run.budget).encode())
+        except BaseException:
+            remove_tree(folder)
+            for path in (*written, official_areas_path(space.release, name)):
+                remove_file(path)
+            raise
+        act.clock.lap("read measurements")
+        space.save_state(
+            RunState(
+                run_id=published.sha256[:32],
+                product=name,
+                version=__version__,
+                plan_digest=run.plan.digest(),
+                estimation_digest=run.estimation_digest(),
+                input_tag=published.sha256,
+                key_commitment="",
+                seed=None,
+                phase="measured",
+                result={
+                    "stamps": [],
+                    "declared": [],
+                    "domain": run.resolved.domain.to_dict(),
+                    "measurements": "full",
+                },
+            )
+        )
+
+
+def _reading(tell: Progress, _: str, done: int, total: int) -> None:
+    """Tell of files that are written as of files that are read: one cannot be had without the other."""
+    tell("reading", done, total)
+
+
+def _draws(borrowed: BorrowedRun, totals: Sequence[MeasuredTotals]) -> Draw:
+    """Return what stands in place of drawing: answers that are read, of which the totals are noted."""
+    tree, plan = borrowed.tree, borrowed.run.plan
+
+    def draw(number: int, step: int) -> Iterator[tuple[int, int, list[Ints]]]:
+        names = [query.name for query in tree.levels[number].queries]
+        order = [names.index(planned.query.name) if names else -1 for planned in plan.levels[number].queries]
+        size = len(plan.spine.levels[number])
+        for start in range(0, size, step):
+            stop = min(start + step, size)
+            read = tree.full(number, start, stop - start) if names else []
+            totals[number].add(tree.levels[number], start, read)
+            yield (
+                start,
+                stop,
+                [
+                    read[column]
+                    if column >= 0
+                    else np.zeros((stop - start, planned.query.size), dtype=np.int64)
+                    for column, planned in zip(order, plan.levels[number].queries, strict=True)
+                ],
+            )
+
+    return draw
+
+
+def _write_areas(borrowed: BorrowedRun, path: Path) -> None:
+    """Write the official areas beside the measured blocks, where the geography lists them."""
+    if borrowed.geography is None:
+        return
+    areas = official_areas(borrowed.geography, borrowed.run.frame)
+    if areas is not None:
+        write_official_areas(path, areas)
