@@ -108,6 +108,18 @@ def verdicts(
     return counts, worse
 
 
+def errors_of(product: str, found: Mapping[str, Sequence[Figures]]) -> str:
+    """Return the mean absolute errors of Tables 9 and 10, and their changes."""
+    first, *others = found
+    keys = [key for table, key in rows_of(product, found[first][0]) if table in (9, 10)]
+    rows = []
+    for key in keys:
+        changes = [change(found[first], found[other], key) for other in others]
+        cells = [f"{delta:+.2f} ± {spread:.2f}" for _, delta, spread in changes]
+        rows.append((key[0], key[1], changes[0][0], *cells))
+    return markdown(("Geolevel", "Query", first, *others), rows)
+
+
 def main() -> None:
     """Simulate, count, and print what gets worse."""
     parser = arguments(__doc__, seeds=20)
@@ -118,6 +130,7 @@ def main() -> None:
     text = markdown(("Plan", "Table", "Rows", "Better", "Worse"), counts)
     head = ("Plan", "Table", "Geolevel", "Query", "Class", "Figure", "TopDown, production", "Change")
     text += "\n\n" + (markdown(head, worse) if worse else "No row is worse.")
+    text += "\n\n" + errors_of(given.product, found)
     deliver(f"no_row_worse_{given.product}", text, worse, given.to)
 
 

@@ -159,3 +159,11 @@ def test_the_us_preset_spends_a_third_on_state_totals() -> None:
 def test_an_unknown_preset_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'us2020-persons'"):
         preset("us2020-person")
+
+
+def test_our_plan_for_units_measures_what_the_production_did_and_names_its_estimator() -> None:
+    ours, production = preset("opendas2026-units"), preset("pr2020-units")
+    assert ours.estimator == "informed"
+    assert production.estimator is None
+    assert ours.queries == production.queries
+    assert ours.geolevels["block"] > 2 * production.geolevels["block"]

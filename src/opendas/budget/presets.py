@@ -188,7 +188,7 @@ hhgq                1200/10000  400/10000   150/10000   50/10000     50/10000
 
 _OPENDAS_2026_UNITS = """
 .           state  county  tract  block_group  block
-(geolevel)  1/100  4/100   21/100  44/100      30/100
+(geolevel)  1/100  6/100   21/100  44/100      28/100
 detailed    1      1       1       1           1
 """
 
