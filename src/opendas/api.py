@@ -715,7 +715,11 @@ def _published(names: Sequence[str], product: str | None, to: Path) -> list[str]
     return chosen
 
 
-def describe_measurements(path: str | Path, state: str | None = None) -> dict[str, Any]:
+def describe_measurements(
+    path: str | Path,
+    state: str | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[str, Any]:
     """Return what is in a noisy measurement file, the Census Bureau's layout or ours; no answer is read.
 
     Parameters
@@ -724,6 +728,7 @@ def describe_measurements(path: str | Path, state: str | None = None) -> dict[st
         A folder with ``State.parquet`` and so on, or ``release/measurements/<product>``.
     state : str, optional
         Name, postal or FIPS code of the only state that is looked at.
+    progress : callable(stage, done, total), optional
 
     Returns
     -------
@@ -734,7 +739,7 @@ def describe_measurements(path: str | Path, state: str | None = None) -> dict[st
     from opendas.geography.states import find_state
     from opendas.tables.interval_tables import describe_measurements as describe
 
-    return describe(Path(path), None if state is None else find_state(state).fips)
+    return describe(Path(path), None if state is None else find_state(state).fips, progress)
 
 
 def replicates(

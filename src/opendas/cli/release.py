@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -538,6 +539,8 @@ def evaluate_command(
         click.echo(text_table(errors["rows"], columns))
 
 
+_SHORT_SECONDS = 3.0
+
 _INTERVAL_COLUMNS = ("geocode", "cell", "count", "estimate", "sd", "lower", "upper")
 
 
@@ -599,13 +602,16 @@ def interval_command(
     exact = _exact_question(blocks, geolevel, level)
     if std_dev and as_json:
         raise click.UsageError("give either --std-dev or --json.")
-    noisy = opendas.NoisyFile(paths[0], state=state, others=paths[1:], totals=totals)
-    if geolevel is not None:
-        table = noisy.intervals(query, geolevel=geolevel, level=exact, selected=selected)
-    else:
-        table = noisy.interval(
-            query, blocks=blocks, level=exact, skip_unknown=skip_unknown, selected=selected
+    with Progress() as shown:
+        noisy = opendas.NoisyFile(
+            paths[0], state=state, others=paths[1:], totals=totals, progress=_if_long(shown)
         )
+        if geolevel is not None:
+            table = noisy.intervals(query, geolevel=geolevel, level=exact, selected=selected)
+        else:
+            table = noisy.interval(
+                query, blocks=blocks, level=exact, skip_unknown=skip_unknown, selected=selected
+            )
     rows = [_whole_ends(row) for row in table.to_arrow().to_pylist()]
     if as_json:
         emit_json({"level": float(exact), "rows": rows})
@@ -619,6 +625,17 @@ def interval_command(
         "not what the enumeration itself got wrong."
         + (" On average at most the rest of those shown miss." if selected else "")
     )
+
+
+def _if_long(shown: Progress) -> Callable[[str, int, int], None]:
+    """Return what reports progress from the third second on: most files are read before."""
+    started = time.monotonic()
+
+    def report(stage: str, done: int, total: int) -> None:
+        if time.monotonic() - started > _SHORT_SECONDS:
+            shown(stage, done, total)
+
+    return report
 
 
 def _estimate_lines(rows: list[dict[str, Any]], labels: dict[str, str]) -> Iterator[str]:
@@ -665,7 +682,8 @@ def nmf_command(path: Path, state: str | None, as_json: bool) -> None:
     """
     import opendas
 
-    found = opendas.describe_measurements(path, state)
+    with Progress() as shown:
+        found = opendas.describe_measurements(path, state, _if_long(shown))
     if as_json:
         emit_json(found)
     else:

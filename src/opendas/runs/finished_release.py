@@ -62,6 +62,8 @@ class NoisyFile:
     totals : path, optional
         Published table with what those files leave out: people of states and housing units of blocks, as
         :func:`opendas.readers.public_totals.read_public_totals` reads it.
+    progress : callable(stage, done, total), optional
+        Told what is read of files of the Bureau's layout.
 
     Notes
     -----
@@ -75,8 +77,10 @@ class NoisyFile:
         state: str | None = None,
         others: Sequence[str | Path] = (),
         totals: str | Path | None = None,
+        progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self.path = Path(path)
+        self._progress = progress
         self._others = tuple(Path(other) for other in others)
         self._totals = None if totals is None else Path(totals)
         self._product = product
@@ -94,9 +98,9 @@ class NoisyFile:
             return self._asked[query]
         if self._others or self._totals is not None:
             paths = (self.path, *self._others)
-            self._asked[query] = open_together(paths, query, self._state, self._public)
+            self._asked[query] = open_together(paths, query, self._state, self._public, self._progress)
         else:
-            measured, name = open_measured(self.path, query, self._product, self._state)
+            measured, name = open_measured(self.path, query, self._product, self._state, self._progress)
             self._asked[query] = self._open.setdefault(measured.key, measured), name
         return self._asked[query]
 

@@ -24,7 +24,7 @@ from opendas.budget.presets import preset, preset_names
 from opendas.errors import ConfigError
 from opendas.files.area_files import AreaWeights
 from opendas.files.mdf.reading import read_mdf
-from opendas.files.nmf.bureau import is_bureau_folder
+from opendas.files.nmf.bureau import Progress, is_bureau_folder
 from opendas.files.nmf.bureau_tree import BureauFile
 from opendas.files.nmf.public_totals import PublicTotals
 from opendas.files.nmf.release_tree import noisy_tree
@@ -277,7 +277,11 @@ def interval_rows(
 
 
 def open_measured(
-    path: Path, query: str, product: str | None = None, state: str | None = None
+    path: Path,
+    query: str,
+    product: str | None = None,
+    state: str | None = None,
+    progress: Progress | None = None,
 ) -> tuple[MeasuredProduct, str]:
     """Open what a query is asked of: a release, or a noisy measurement file of the Bureau's layout or ours.
 
@@ -292,6 +296,8 @@ def open_measured(
         The product, where the path does not decide.
     state : str, optional
         Two digits: the only state that is read of a file of the Bureau's layout.
+    progress : callable(stage, done, total), optional
+        Told what is read of such a file.
 
     Returns
     -------
@@ -307,7 +313,7 @@ def open_measured(
         If the files are damaged, or hold only what an estimate used.
     """
     if is_bureau_folder(path):
-        return _of_file(BureauFile.open(path, state), query), query
+        return _of_file(BureauFile.open(path, state, progress=progress), query), query
     if state is not None:
         raise ConfigError(
             f"{path}: a state is chosen in noisy measurement files of the Bureau's layout; this is none."
@@ -339,7 +345,9 @@ def _of_file(file: BureauFile, query: str) -> MeasuredProduct:
     return MeasuredProduct(file.tree(margin), None, margin)
 
 
-def describe_measurements(path: Path, state: str | None = None) -> dict[str, Any]:
+def describe_measurements(
+    path: Path, state: str | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
     """Return what is in a noisy measurement file, the Bureau's or ours; no answer is read.
 
     Parameters
@@ -357,7 +365,7 @@ def describe_measurements(path: Path, state: str | None = None) -> dict[str, Any
         If it is damaged.
     """
     if is_bureau_folder(path):
-        found = summary_of_file(path, state)
+        found = summary_of_file(path, state, progress)
     elif (path / "spine.parquet").is_file():
         found = summary_of_tree(noisy_tree(ReleaseFolder(path.parent.parent)[path.name]))
     else:
@@ -387,7 +395,11 @@ def _is_of_companion(product: Product, query: str) -> bool:
 
 
 def open_together(
-    paths: Sequence[Path], query: str, state: str | None = None, totals: PublicTotals | None = None
+    paths: Sequence[Path],
+    query: str,
+    state: str | None = None,
+    totals: PublicTotals | None = None,
+    progress: Progress | None = None,
 ) -> tuple[MeasuredProduct, str]:
     """Open several files of the Bureau's layout as one set of measurements.
 
@@ -416,7 +428,7 @@ def open_together(
                 f"{path}: this is no noisy measurement file of the Bureau's layout; only such files are one "
                 "set of measurements."
             )
-        file = BureauFile.open(path, state, totals)
+        file = BureauFile.open(path, state, totals, progress)
         if file.product.name in files:
             raise ConfigError(
                 f"{path}: measurements of {file.product.name} are there twice. The same draws twice are one; "

@@ -160,6 +160,40 @@ def test_intervals_from_the_export_are_those_of_the_release(release: Path, publi
         assert np.allclose(one["variance"], two["variance"], rtol=1e-5)
 
 
+def test_persons_and_units_are_asked_together(published: Path, capsys) -> None:
+    """One set of measurements of one census: a question goes to the file that knows of it."""
+    both = [str(published / name) for name in ("pl94-units", "pl94-persons")]
+    for query, name in (("H1", "pl94-units"), ("votingage", "pl94-persons"), ("P2", "pl94-persons")):
+        answers = []
+        for paths in (both, [str(published / name)]):
+            command = ["interval", *paths, "--query", query, "--geolevel", "tract", "--json"]
+            assert guarded(cli, command) == 0
+            answers.append(json.loads(capsys.readouterr().out))
+        assert answers[0] == answers[1]
+    assert guarded(cli, ["interval", *both, "--query", "total", "--geolevel", "tract"]) == 2
+    assert "pl94-units:total, pl94-persons:total" in capsys.readouterr().err
+    assert guarded(cli, ["interval", *both, "--query", "pl94-units:total", "--geolevel", "tract"]) == 0
+    capsys.readouterr()
+    part = next((published / "pl94-units" / "Block.parquet" / "DPQuery").rglob("*.parquet"))
+    part.write_bytes(part.read_bytes()[:100])
+    assert guarded(cli, ["interval", *both, "--query", "H1", "--geolevel", "tract"]) == 3
+    assert "Block.parquet/DPQuery/State=044: part-00000.parquet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["interval", "nmf"])
+def test_long_reads_say_how_far_they_are(published: Path, capsys, monkeypatch, command: str) -> None:
+    path = str(published / "pl94-persons")
+    asked = ["--query", "votingage", "--geolevel", "tract"] if command == "interval" else []
+    assert guarded(cli, [command, path, *asked]) == 0
+    assert "reading" not in capsys.readouterr().err  # it takes no three seconds
+    monkeypatch.setattr("opendas.cli.release._SHORT_SECONDS", -1.0)
+    assert guarded(cli, [command, path, *asked, "--json"]) == 0
+    out, err = capsys.readouterr()
+    json.loads(out)
+    assert "reading what was asked: 10 of 10 (100 %)" in err
+    assert ("reading answers of Block: " in err) == (command == "interval")
+
+
 def of_state(code: str, state: str) -> str:
     """Return the code of the same geounit in a state with another number."""
     return f"0{state}{code[3:-16]}{state}{code[-14:]}" if len(code) > 20 else f"0{state}{code[3:]}"

@@ -12,7 +12,7 @@ Axes: ``g`` geounits of a geolevel in spine order, ``q`` query groups, ``r`` row
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -30,6 +30,7 @@ from opendas.schema.query_groups import QueryGroup
 __all__ = [
     "BureauLevel",
     "BureauRows",
+    "Progress",
     "as_fraction",
     "classes_of",
     "index_rows",
@@ -44,6 +45,9 @@ SPINES = (
     ("US", "State", "County", "Prim", "Tract_Subset_Group", "Tract_Subset", "Block_Group", "Block"),
 )
 """Names of the folders, top first: of the redistricting files, and of those of the DHC."""
+
+Progress = Callable[[str, int, int], None]
+"""Told a stage, what of it is done, and how much it is."""
 
 _OPTIONAL = ("Tract_Group",)
 _TOP = ("US", "State", "County")
@@ -123,7 +127,9 @@ def is_bureau_folder(path: Path) -> bool:
     return any((path / f"{level}.parquet").is_dir() for spine in SPINES for level in spine)
 
 
-def read_bureau_levels(path: Path, state: str | None = None) -> tuple[BureauLevel, ...]:
+def read_bureau_levels(
+    path: Path, state: str | None = None, progress: Progress | None = None
+) -> tuple[BureauLevel, ...]:
     """Read what is measured and bound at every geolevel, and leave the values in the files.
 
     Parameters
@@ -132,6 +138,8 @@ def read_bureau_levels(path: Path, state: str | None = None) -> tuple[BureauLeve
     state : str, optional
         Two digits: files of other states, in folders ``State=...`` of their own, are not opened, nor those of
         the nation; of files with several states, row groups that hold none of its rows are not read.
+    progress : callable(stage, done, total), optional
+        Told the parts that were read.
 
     Raises
     ------
@@ -158,13 +166,39 @@ def read_bureau_levels(path: Path, state: str | None = None) -> tuple[BureauLeve
         raise FormatError(
             f"{path.name}: geolevel {missing[0]} is missing: there is no folder {missing[0]}.parquet."
         )
-    return tuple(_read_level(path, name, state) for name in there if state is None or name != "US")
+    names = [name for name in there if state is None or name != "US"]
+    parts = {
+        (name, kind): _parts(path / f"{name}.parquet" / kind, state) for name in names for kind in _COLUMNS
+    }
+    total, read = sum(map(len, parts.values())), 0
+
+    def done() -> None:
+        nonlocal read
+        read += 1
+        if progress is not None:
+            progress("reading what was asked", read, total)
+
+    return tuple(_read_level(path, name, state, parts, done) for name in names)
 
 
-def _read_level(path: Path, name: str, state: str | None) -> BureauLevel:
+def _parts(folder: Path, state: str | None) -> tuple[Path, ...]:
+    """Return the files of a folder; those of one state, and of several, if one is wanted."""
+    files = tuple(sorted(folder.glob("**/*.parquet"))) if folder.is_dir() else ()
+    return tuple(
+        file for file in files if state is None or _state_of(file.relative_to(folder)) in ("", state)
+    )
+
+
+def _read_level(
+    path: Path,
+    name: str,
+    state: str | None,
+    parts: Mapping[tuple[str, str], tuple[Path, ...]],
+    done: Callable[[], None],
+) -> BureauLevel:
     folder = path / f"{name}.parquet"
     measured, constraints = (
-        _read_rows(folder / kind, name, kind, state) for kind in ("DPQuery", "Constraint")
+        _read_rows(folder / kind, parts[name, kind], name, kind, state, done) for kind in _COLUMNS
     )
     codes = np.unique(np.concatenate([measured.geocode, constraints.geocode]))
     if state is not None and len(codes) == 0:
@@ -180,16 +214,21 @@ def _read_level(path: Path, name: str, state: str | None) -> BureauLevel:
     return BureauLevel(name, measured, constraints, codes)
 
 
-def _read_rows(folder: Path, level: str, kind: str, state: str | None) -> BureauRows:
-    files = tuple(sorted(folder.glob("**/*.parquet"))) if folder.is_dir() else ()
-    if state is not None:
-        files = tuple(file for file in files if _state_of(file.relative_to(folder)) in ("", state))
+def _read_rows(
+    folder: Path,
+    files: tuple[Path, ...],
+    level: str,
+    kind: str,
+    state: str | None,
+    done: Callable[[], None],
+) -> BureauRows:
     tables, places, starts = [], [], np.zeros(len(files) + 1, dtype=np.int64)
     schemas: dict[str, list[Path]] = {}
     for number, file in enumerate(files):
         with names_part(file):
             apart = _state_of(file.relative_to(folder)) != ""
             table, rows, size, columns = _read_file(file, level, kind, None if apart else state)
+        done()
         schemas.setdefault(columns, []).append(file.relative_to(folder))
         tables.append(table)
         places.append(rows + starts[number])

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from opendas.arrays import Ints
 from opendas.errors import FormatError
-from opendas.files.nmf.bureau import BureauLevel, BureauRows, names_part
+from opendas.files.nmf.bureau import BureauLevel, BureauRows, Progress, names_part
 from opendas.files.parquet import one_array, open_parquet, reading, reads_file
 from opendas.intervals.margins import MarginQuery
 from opendas.schema.query_groups import QueryGroup
@@ -44,10 +44,12 @@ class BureauAnswers:
         levels: tuple[BureauLevel, ...],
         queries: tuple[tuple[QueryGroup, ...], ...],
         row: tuple[Ints, ...],
+        progress: Progress | None = None,
     ) -> None:
         self._levels = levels
         self._queries = queries
         self._row = row
+        self._progress = progress
 
     def full(self, level: int, first: int, geounits: int) -> list[Ints]:
         """Return all noisy answers of consecutive geounits.
@@ -58,7 +60,11 @@ class BureauAnswers:
             If an answer has another number of values than its query group.
         """
         wanted = np.arange(first, first + geounits)
-        return [self.of_query(level, column, wanted) for column in range(len(self._queries[level]))]
+        found = [self.of_query(level, column, wanted) for column in range(len(self._queries[level]))]
+        if self._progress is not None:
+            here = self._levels[level]
+            self._progress(f"reading answers of {here.folder}", first + geounits, len(here.geocodes))
+        return found
 
     def of_query(self, level: int, column: int, wanted: Ints) -> Ints:
         """Return the answers of some geounits to one query group, int64 (w, m); zeros where it was not asked.
@@ -93,10 +99,12 @@ class BureauMargins:
         levels: tuple[BureauLevel, ...],
         queries: tuple[tuple[MarginQuery, ...], ...],
         row: tuple[Ints, ...],
+        progress: Progress | None = None,
     ) -> None:
         self._levels = levels
         self._queries = queries
         self._row = row
+        self._progress = progress
         self._read: dict[int, list[Ints]] = {}
 
     def full(self, level: int, first: int, geounits: int) -> list[Ints]:
@@ -120,7 +128,7 @@ class BureauMargins:
                 order.append(number)
                 if number >= 0:
                     maps[number] = (query.query.name, query.row)
-            sums = sum_values(here.measured, geounit, maps, len(row), here.folder)
+            sums = sum_values(here.measured, geounit, maps, len(row), here.folder, self._progress)
             self._read[level] = [
                 sums[number] if number >= 0 else np.zeros((len(row), query.query.size), dtype=np.int64)
                 for number, query in zip(order, queries, strict=True)
@@ -143,12 +151,14 @@ def read_values(rows: BureauRows, wanted: Ints, size: int, level: str, query: st
         chosen = np.flatnonzero(place == number)
         inside = line[chosen] - rows.starts[number]
         file = rows.files[number]
-        stamp = _stamp(file)
-        bounds = _row_groups(file, stamp)
+        with names_part(file):
+            stamp = _stamp(file)
+            bounds = _row_groups(file, stamp)
         group = np.searchsorted(bounds, inside, side="right") - 1
         for one in np.unique(group).tolist():
             lines = chosen[group == one]
-            flat, offsets = _group_values(file, stamp, one, level)
+            with names_part(file):
+                flat, offsets = _group_values(file, stamp, one, level)
             at = inside[group == one] - bounds[one]
             lengths = offsets[at + 1] - offsets[at]
             if bool(np.any(lengths != size)):
@@ -190,7 +200,12 @@ def _group_values(file: Path, stamp: tuple[int, int], group: int, level: str) ->
 
 
 def sum_values(
-    rows: BureauRows, geounit: Ints, maps: Sequence[tuple[str, Ints]], geounits: int, level: str
+    rows: BureauRows,
+    geounit: Ints,
+    maps: Sequence[tuple[str, Ints]],
+    geounits: int,
+    level: str,
+    progress: Progress | None = None,
 ) -> list[Ints]:
     """Return the values of all rows, summed to coarser rows: int64 (geounits, coarse rows) for each query.
 
@@ -237,6 +252,8 @@ def sum_values(
                         sums = np.bincount(padded[name], values, sizes[name] + 1)[:-1]
                         found[name][geounit[number]] = sums.astype(np.int64)
                     line += len(column)
+                    if progress is not None:
+                        progress(f"reading answers of {level}", line, int(rows.starts[-1]))
     return found
 
 

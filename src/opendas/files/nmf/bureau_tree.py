@@ -25,6 +25,7 @@ from opendas.constraints.table import (
 from opendas.errors import ConfigError, FormatError
 from opendas.files.nmf.bureau import (
     BureauLevel,
+    Progress,
     as_fraction,
     classes_of,
     index_rows,
@@ -97,6 +98,8 @@ class BureauFile:
         As declared, whatever invariants the file holds.
     totals : PublicTotals or None
         Exact counts that the file leaves out.
+    progress : callable(stage, done, total) or None
+        Told what is read.
     """
 
     levels: tuple[BureauLevel, ...]
@@ -104,9 +107,16 @@ class BureauFile:
     frame: Frame
     spine: Spine
     totals: PublicTotals | None = None
+    progress: Progress | None = None
 
     @classmethod
-    def open(cls, path: Path, state: str | None = None, totals: PublicTotals | None = None) -> BureauFile:
+    def open(
+        cls,
+        path: Path,
+        state: str | None = None,
+        totals: PublicTotals | None = None,
+        progress: Progress | None = None,
+    ) -> BureauFile:
         """Open a noisy measurement file of the Bureau's layout.
 
         Parameters
@@ -117,6 +127,8 @@ class BureauFile:
             Two digits: the only state whose files are read.
         totals : PublicTotals, optional
             Exact counts that the file leaves out.
+        progress : callable(stage, done, total), optional
+            Told what was read, now and when answers are.
 
         Raises
         ------
@@ -129,8 +141,8 @@ class BureauFile:
         The file of one state may come with that of the nation. The nation's measurements are then left out:
         they are about all states.
         """
-        levels = _without_nation(read_bureau_levels(path, state))
-        found = cls(levels, _product(levels, path.name), *_frame(_spine(levels)), totals)
+        levels = _without_nation(read_bureau_levels(path, state, progress))
+        found = cls(levels, _product(levels, path.name), *_frame(_spine(levels)), totals, progress)
         found._check_totals()
         return found
 
@@ -184,9 +196,10 @@ class BureauFile:
             rows.append(row)
         answers: AnswerSource
         if margin is None:
-            answers = BureauAnswers(self.levels, tuple(level.queries for level in noisy), tuple(rows))
+            queries_of = tuple(level.queries for level in noisy)
+            answers = BureauAnswers(self.levels, queries_of, tuple(rows), self.progress)
         else:
-            answers = BureauMargins(self.levels, tuple(margins), tuple(rows))
+            answers = BureauMargins(self.levels, tuple(margins), tuple(rows), self.progress)
         self._warn_of_losses(noisy)
         table, product = _constraints(self, margin)
         return NoisyTree(product, self.frame, self.spine, tuple(noisy), table, answers)
@@ -252,7 +265,8 @@ class BureauFile:
             groups, row, variance = index_rows(level, queries)
             noisy.append(_noisy(level, groups, variance))
             rows.append(row)
-        answers = BureauAnswers(self.levels, tuple(level.queries for level in noisy), tuple(rows))
+        queries_of = tuple(level.queries for level in noisy)
+        answers = BureauAnswers(self.levels, queries_of, tuple(rows), self.progress)
         none = [np.zeros((len(level.geocodes), 0), dtype=np.int64) for level in self.levels]
         table = ConstraintTable(
             (), bound_cells(product), product.possible, tuple(LevelConstraints(x, x, ()) for x in none)

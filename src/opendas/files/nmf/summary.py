@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from opendas.arrays import Floats, Ints
+from opendas.files.nmf.bureau import Progress
 from opendas.files.nmf.bureau_tree import BureauFile, uneven_losses
 from opendas.geography.spine import Spine
 from opendas.intervals.noisy_tree import NoisyTree
@@ -219,7 +220,7 @@ def summary_of_tree(tree: NoisyTree) -> FileSummary:
     return FileSummary(tree.product, "opendas", tree.spine, states, tuple(levels), gaussian)
 
 
-def summary_of_file(path: Path, state: str | None = None) -> FileSummary:
+def summary_of_file(path: Path, state: str | None = None, progress: Progress | None = None) -> FileSummary:
     """Return the summary of a file of the Bureau's layout; no answer is read.
 
     Raises
@@ -227,7 +228,7 @@ def summary_of_file(path: Path, state: str | None = None) -> FileSummary:
     FormatError
         As :meth:`opendas.files.nmf.bureau_tree.BureauFile.open`.
     """
-    file = BureauFile.open(path, state)
+    file = BureauFile.open(path, state, progress=progress)
     levels = []
     for level in file.levels:
         noise = file.noise(level)
