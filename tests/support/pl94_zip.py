@@ -44,6 +44,7 @@ class Block:
     vtd: str = ""
     at: tuple[str, str] = ("", "")
     urban: str = ""
+    areas: dict[str, str] = field(default_factory=dict)
 
 
 def race_table(count: dict[int, int], hispanic: int | None) -> list[int]:
@@ -99,7 +100,7 @@ def records(blocks: list[Block]) -> list[tuple[dict[str, str], dict[str, list[in
     for block, own in zip(blocks, cells, strict=True):
         areas = {"COUSUB": block.cousub, "PLACE": block.place, "VTD": block.vtd, "AIANHH": "9999", "CD": "01"}
         areas |= {"CD116": "01", "BLKGRP": block.code[11], "SDUNI": "99997"}
-        areas |= {"INTPTLAT": block.at[0], "INTPTLON": block.at[1], "UR": block.urban}
+        areas |= {"INTPTLAT": block.at[0], "INTPTLON": block.at[1], "UR": block.urban, **block.areas}
         out.append(
             ({"SUMLEV": "750", "NAME": f"Block {block.code[11:]}", **_codes(block.code), **areas}, own)
         )

@@ -101,6 +101,57 @@ def test_area_codes_are_unique_in_the_nation(tmp_path: Path, year: int) -> None:
     assert frame.names["county"]["98001"] == "98001 Peña County"
 
 
+QUIRKS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    # At large; districts by letter; voting districts with a hyphen; no county subdivisions.
+    "02": (
+        {"CD": "00", "SLDU": "00A", "SLDL": "001", "VTD": "01-005", "COUSUB": "99999"},
+        {"cd": "0200", "sldu": "0200A", "sldl": "02001", "vtd": "0200101-005", "cousub": ""},
+    ),
+    # One county, one place, a delegate, wards in place of a senate, no house.
+    "11": (
+        {"CD": "98", "SLDU": "001", "SLDL": "ZZZ", "VTD": "000129", "PLACE": "50000", "COUSUB": "00000"},
+        {"cd": "1198", "sldu": "11001", "sldl": "", "place": "1150000", "cousub": "1100100000"},
+    ),
+    # Parishes; precincts with a blank inside.
+    "22": ({"CD": "01", "VTD": "1 1A"}, {"cd": "2201", "vtd": "220011 1A"}),
+    # One chamber only; a reservation.
+    "31": (
+        {"SLDU": "001", "SLDL": "ZZZ", "AIANHH": "4625"},
+        {"sldu": "31001", "sldl": "", "aianhh": "4625"},
+    ),
+    # Districts by county.
+    "50": (
+        {"CD": "00", "SLDU": "CAL", "SLDL": "A-1", "VTD": "ZZZZZZ"},
+        {"cd": "5000", "sldu": "50CAL", "sldl": "50A-1", "vtd": ""},
+    ),
+    # A resident commissioner, barrios and zonas urbanas, no legislature and no voting districts in the file.
+    "72": (
+        {"CD": "98", "SLDU": "", "SLDL": "", "VTD": "", "PLACE": "06593", "COUSUB": "01577"},
+        {"cd": "7298", "sldu": "", "sldl": "", "vtd": "", "place": "7206593", "cousub": "7200101577"},
+    ),
+}
+"""What a block's header says, and the areas that it then lies in; the codes are partly made up."""
+
+
+@pytest.mark.parametrize("state", sorted(QUIRKS))
+@pytest.mark.parametrize("year", YEARS)
+def test_quirks_of_states(tmp_path: Path, year: int, state: str) -> None:
+    """A block on land, and one of water with nobody: tract 9900, block group 0."""
+    given, wanted = QUIRKS[state]
+    names = {"CD": "CD116", "SLDU": "SLDU18", "SLDL": "SLDL18"} if year == 2020 else {}
+    areas = {names.get(name, name): code for name, code in given.items()}
+    blocks = [
+        Block(f"{state}0010001001000", {(1, 0, 0): 5}, 3, 1, areas=areas),
+        Block(f"{state}0019900000001", areas=areas | {"BLKGRP": "0"}),
+    ]
+    data = read(write_zip(tmp_path / "state.zip", blocks, year), year=year)
+    assert data.frame.geocodes.tolist() == [f"{state}0010001001000".encode()]
+    assert data.histogram.total() == 5
+    for category, code in wanted.items():
+        there = data.frame.entities.get(category, np.array([b""]))
+        assert there[0].decode() == code, category
+
+
 @pytest.mark.parametrize("year", YEARS)
 @pytest.mark.parametrize("root", ["state", "us"])
 def test_several_states_make_one_run(tmp_path: Path, year: int, root: str) -> None:
