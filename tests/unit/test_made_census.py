@@ -18,7 +18,7 @@ from support.pl94_zip import Block, some_blocks, write_csv, write_zip
 from opendas.cli.main import cli
 from opendas.demo import make_census
 from opendas.demo.homes import describe, keeps_edits
-from opendas.demo.households import CODE, allowed_ages, made_households
+from opendas.demo.households import CODE, allowed_ages, synthetic_households
 from opendas.demo.microdata import read_microdata
 from opendas.errors import ConfigError, DataError, FormatError
 from opendas.readers import ReaderSpec, make_reader
@@ -222,7 +222,7 @@ def test_a_block_gets_the_same_whatever_is_beside_it(tmp_path: Path) -> None:
 
 
 def test_the_invented_population_has_the_shape_of_a_real_one() -> None:
-    pool = made_households()
+    pool = synthetic_households()
     assert 0.47 < (pool.sex == 0).mean() < 0.50
     years = np.bincount(pool.age, minlength=100)[:90].astype(float)
     smooth = np.convolve(years, np.ones(9) / 9, mode="valid")
@@ -277,7 +277,7 @@ def test_households_that_break_an_edit_are_not_drawn(
 
 
 def test_made_households_break_no_edit() -> None:
-    pool = made_households()
+    pool = synthetic_households()
     nothing = np.zeros_like(pool.age)
     for shift in (-2, 0, 2):
         age = (pool.age + shift).clip(0, 115)

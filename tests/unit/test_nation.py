@@ -10,7 +10,7 @@ import pytest
 
 from opendas.demo.land import NATION
 from opendas.demo.nation import (
-    Made,
+    NationFiles,
     NationPlan,
     counties_of,
     make_county,
@@ -28,12 +28,12 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Made]:
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, NationFiles]:
     folder = tmp_path_factory.mktemp("nation")
     return folder, write_nation(folder, 3000, 5, 3)
 
 
-def test_the_same_numbers_give_the_same_files(small: tuple[Path, Made], tmp_path: Path) -> None:
+def test_the_same_numbers_give_the_same_files(small: tuple[Path, NationFiles], tmp_path: Path) -> None:
     folder, made = small
     again = write_nation(tmp_path / "again", 3000, 5, 3)
     assert contents(tmp_path / "again") == contents(folder)
@@ -44,7 +44,7 @@ def test_the_same_numbers_give_the_same_files(small: tuple[Path, Made], tmp_path
     )
 
 
-def test_a_part_alone_is_the_part_of_the_whole(small: tuple[Path, Made], tmp_path: Path) -> None:
+def test_a_part_alone_is_the_part_of_the_whole(small: tuple[Path, NationFiles], tmp_path: Path) -> None:
     folder, made = small
     whole = {name: data for name, data in contents(folder).items() if "state=" in name}
     parts: dict[str, bytes] = {}
@@ -63,7 +63,7 @@ def test_a_part_alone_is_the_part_of_the_whole(small: tuple[Path, Made], tmp_pat
     assert rows == ds.dataset(folder / "frame.parquet").to_table().to_pylist()
 
 
-def test_it_is_a_partitioned_data_set_that_others_read(small: tuple[Path, Made]) -> None:
+def test_it_is_a_partitioned_data_set_that_others_read(small: tuple[Path, NationFiles]) -> None:
     folder, made = small
     for name, total in (("persons", made.people), ("units", made.housing_units)):
         table = ds.dataset(folder / name, format="parquet", partitioning="hive").to_table()
@@ -96,7 +96,9 @@ def test_reservations_divide_the_states_that_the_plan_says() -> None:
 
 
 @pytest.mark.parametrize("product", ["persons", "units"])
-def test_the_spines_have_their_parts_and_nothing_is_wrong(small: tuple[Path, Made], product: str) -> None:
+def test_the_spines_have_their_parts_and_nothing_is_wrong(
+    small: tuple[Path, NationFiles], product: str
+) -> None:
     folder, made = small
     run = load(folder / f"{product}.toml", strict=True)
     data = run.read()

@@ -13,7 +13,7 @@ from support.mini import mini_frame, to_dense, write_mini
 import opendas as od
 from opendas.cli.plan import _other_estimator
 from opendas.constraints.table import bound_table
-from opendas.demo.made_counts import A_HOME
+from opendas.demo.synthetic_counts import A_HOME
 from opendas.runs.progress import forecast
 from opendas.runs.simulated import trial as module
 from opendas.runs.simulated.trial import Trial
@@ -24,7 +24,7 @@ def a_run(folder: Path, loss: str = 'rho = "2"') -> od.Run:
     return od.load(write_mini(folder, frame=mini_frame(2, 4, 6), loss=loss))
 
 
-def test_made_counts_keep_zeros_bounds_and_public_sizes(tmp_path: Path) -> None:
+def test_synthetic_counts_keep_zeros_bounds_and_public_sizes(tmp_path: Path) -> None:
     run = a_run(tmp_path)
     found = Trial.of(run)
     assert found is not None

@@ -23,7 +23,7 @@ from opendas.demo.homes import (
     draw_vacancy,
     household_codes,
 )
-from opendas.demo.households import ADULT, CODE, HouseholdPool, allowed_ages, made_households
+from opendas.demo.households import ADULT, CODE, HouseholdPool, allowed_ages, synthetic_households
 from opendas.demo.microdata import read_microdata
 from opendas.demo.settle import Relations, settle_households, settle_quarters
 from opendas.errors import ConfigError
@@ -101,7 +101,7 @@ def make_census(
     if seed < 0:
         raise ConfigError("the seed of a synthetic census is not negative.")
     margins = _read_margins(path)
-    pool = read_microdata([Path(p) for p in pums]) if pums else made_households()
+    pool = read_microdata([Path(p) for p in pums]) if pums else synthetic_households()
     people = draw_persons(margins, pool, seed)
     made = {"source": f"synthetic census: {path.name}, seed {seed}; nobody's data"}
     write_parquet(folder / "frame.parquet", _frame_table(margins, people), metadata=made)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from opendas.arrays import Bools, Floats, Ints
 from opendas.schema.dhc_persons import RELATIONSHIPS, dhc_persons
 
-__all__ = ["ADULT", "CODE", "HouseholdPool", "allowed_ages", "made_households"]
+__all__ = ["ADULT", "CODE", "HouseholdPool", "allowed_ages", "synthetic_households"]
 
 ADULT = 18
 """Age from which a person is an adult: the voting age of the redistricting data."""
@@ -118,7 +118,7 @@ _AT_HOME = ((18, 0.97), (22, 0.66), (25, 0.48), (30, 0.25), (35, 0.12), (200, 0.
 
 
 @cache
-def made_households() -> HouseholdPool:
+def synthetic_households() -> HouseholdPool:
     """Return a pool of invented households: shares and ages are about those of the United States."""
     rng = np.random.default_rng(94)
     allowed = allowed_ages()

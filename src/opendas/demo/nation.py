@@ -26,7 +26,7 @@ from opendas.files.atomic import write_atomic
 from opendas.files.parquet import ParquetSink, parquet_sink, write_parquet
 
 __all__ = [
-    "Made",
+    "NationFiles",
     "NationPlan",
     "StatePlan",
     "counties_of",
@@ -98,7 +98,7 @@ class NationPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class NationFiles:
     """What was written.
 
     Parameters
@@ -265,7 +265,7 @@ def write_nation(
     density: Density | None = None,
     only: Collection[str] | None = None,
     progress: Progress | None = None,
-) -> Made:
+) -> NationFiles:
     """Generate a nation and write it into `folder`, county by county.
 
     Writes ``persons/state=SS/county=CCC/part-0.parquet`` and ``units/...`` alike (input of the ``histogram``
@@ -311,7 +311,7 @@ def write_nation(
         for spine in ("aian", "standard")
         for product in ("persons", "units")
     )
-    written = Made(runs, len(chosen), *numbers.tolist())
+    written = NationFiles(runs, len(chosen), *numbers.tolist())
     logger.info("generated a nation of %d blocks and %d people in %s", blocks, written.people, folder)
     return written
 
@@ -323,7 +323,7 @@ def _write_county(folder: Path, state: str, county: str, made: DemoState, frame:
 
 
 def _count(made: DemoState) -> Ints:
-    """Return the numbers of one county, in the order of :class:`Made`."""
+    """Return the numbers of one county, in the order of :class:`NationFiles`."""
     homes = made.homes
     tracts = len(np.unique(made.land.geocodes.astype("S11")))
     leaves = (homes.housing > 0) | homes.facilities.any(axis=1)

@@ -41,7 +41,7 @@ from opendas.files.atomic import write_atomic
 from opendas.report.html import templates
 from opendas.version import __version__
 
-__all__ = ["ADDRESS", "Pages", "bound", "hosts_of", "make_app", "serve"]
+__all__ = ["ADDRESS", "Pages", "hosts_of", "loopback_socket", "make_app", "serve"]
 
 ADDRESS: Final = "127.0.0.1"
 """Only programs on this machine reach it."""
@@ -331,7 +331,7 @@ class Guard:
         return None
 
 
-def bound(port: int = 0) -> socket.socket:
+def loopback_socket(port: int = 0) -> socket.socket:
     """Return a socket that listens on the loopback address; port 0 is any free one.
 
     Raises
@@ -370,7 +370,7 @@ def serve(session: Session, *, port: int = 0, browser: bool = True, say: Callabl
     say : callable of str
         Where the address goes.
     """
-    listener = bound(port)
+    listener = loopback_socket(port)
     number = int(listener.getsockname()[1])
     address = f"http://{ADDRESS}:{number}/"
     if session.save_to is not None:

@@ -12,7 +12,7 @@ from opendas.budget.plan import invariant_shares
 from opendas.budget.presets import preset
 from opendas.constraints.table import invariant_geolevels
 from opendas.custody.stamps import DOMAIN_FROM_RECORDS
-from opendas.demo.made_counts import RECORDS
+from opendas.demo.synthetic_counts import RECORDS
 from opendas.engines.local import workers_for
 from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Spine

@@ -15,7 +15,7 @@ pytest.importorskip("uvicorn")
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.errors import ConfigError, EnvironmentFailure
-from opendas.explore.app import ADDRESS, bound, hosts_of
+from opendas.explore.app import ADDRESS, hosts_of, loopback_socket
 from opendas.explore.budget_page import budget_state
 from opendas.explore.fields import Problems
 from opendas.explore.households import config_json, production, read_households
@@ -65,14 +65,14 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str) -> Non
 
 
 def test_only_this_machine_is_listened_to() -> None:
-    listener = bound()
+    listener = loopback_socket()
     with listener:
         name, port = listener.getsockname()
         assert name == ADDRESS == "127.0.0.1"
         assert hosts_of(port) == {f"127.0.0.1:{port}", f"localhost:{port}"}
         listener.listen()
         with pytest.raises(EnvironmentFailure, match="cannot be used"):
-            bound(port)
+            loopback_socket(port)
 
 
 def test_a_missing_extra_is_named(

@@ -15,7 +15,7 @@ import numpy as np
 
 from opendas.budget.allocation import Budget
 from opendas.constraints.table import bound_table
-from opendas.demo.made_counts import RARER, SPREAD, made_counts
+from opendas.demo.synthetic_counts import RARER, SPREAD, synthetic_counts
 from opendas.errors import ConfigError, OpendasError
 from opendas.metrics.errors import LevelErrors, level_errors, query_rows
 from opendas.runs.config.model import BUILT_IN_PRODUCTS
@@ -127,7 +127,7 @@ class Trial:
         ----------
         run : Run
         records : float, optional
-            About how many records the whole frame has; by default as :func:`made_counts` says.
+            About how many records the whole frame has; by default as :func:`synthetic_counts` says.
         at_top : bool
             Only the topmost table matters: where there are many cells, few leaves share all the records.
         """
@@ -140,7 +140,7 @@ class Trial:
         # A census has most people in few cells; of other tables nobody knows it.
         rarer = RARER if run.product.name in BUILT_IN_PRODUCTS else SPREAD
         here = records if records is None or whole else records * len(frame) / len(run.frame)
-        counts = made_counts(free, part.spine.place_of_leaf, frame, run.product, here, rarer)
+        counts = synthetic_counts(free, part.spine.place_of_leaf, frame, run.product, here, rarer)
         return cls(Simulation.of(part, counts), counts)
 
     def errors(self, budget: Budget | None = None) -> tuple[TriedRow, ...]:

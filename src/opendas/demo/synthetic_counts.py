@@ -13,7 +13,7 @@ from opendas.schema.attributes import Schema
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
-__all__ = ["A_HOME", "RARER", "RECORDS", "SPREAD", "made_counts"]
+__all__ = ["A_HOME", "RARER", "RECORDS", "SPREAD", "synthetic_counts"]
 
 RECORDS, A_HOME = 45.0, 2.3
 """Synthetic records of a leaf, where the frame has no housing units; and people of a housing unit."""
@@ -43,7 +43,7 @@ def _sizes(frame: Frame, product: Product, records: float | None) -> Ints:
     return np.asarray(np.rint(sizes), dtype=np.int64)
 
 
-def made_counts(
+def synthetic_counts(
     constraints: ConstraintTable,
     place_of_leaf: Ints,
     frame: Frame,
