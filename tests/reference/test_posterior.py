@@ -21,16 +21,21 @@ from opendas.measurement.family import FamilyMeasurement, QueryAnswers
 from opendas.solvers.rounding.unbiased import round_unbiased
 from opendas.topdown.family_data import LevelRules
 from opendas.topdown.model import Family
-from opendas.topdown.posterior import likelihood_of, posterior_table, tree_of
+from opendas.topdown.posterior import _totals, likelihood_of, posterior_table, tree_of
 from opendas.topdown.posterior_kernels import CONCENTRATION, SIZES, run_chain, state_of
+from opendas.topdown.posterior_rounding import least_error
 
-# A family of three cells: two of one group, one of another. Queries: total, group, detailed.
-GROUP = np.array([0, 0, 1])
+# A family of four cells: three of one group, one of another. Queries: total, group, detailed.
+GROUP = np.array([0, 0, 0, 1])
+CELLS = len(GROUP)
 MAPS = {
-    "total": np.zeros(3, np.int32),
+    "total": np.zeros(CELLS, np.int32),
     "group": GROUP.astype(np.int32),
-    "detailed": np.arange(3, dtype=np.int32),
+    "detailed": np.arange(CELLS, dtype=np.int32),
 }
+DIVISIONS = (((0, 1, 2), (3,)), ((0,), (1, 2)), ((1,), (2,)))
+"""What is divided from what, with a concentration of its own: the groups, then the first cell from the others
+of its group, where the parent has most."""
 
 
 def rules(bounds: np.ndarray) -> LevelRules:
@@ -39,14 +44,14 @@ def rules(bounds: np.ndarray) -> LevelRules:
         "block",
         tuple(f"bound {k}" for k in range(len(bounds))),
         bounds,
-        np.ones(3, dtype=bool),
+        np.ones(CELLS, dtype=bool),
         (names,),
         (tuple((name, MAPS[name]) for name in names),),
     )
 
 
 def family(parent: list[int], lower: np.ndarray, upper: np.ndarray) -> Family:
-    support = np.arange(3, dtype=np.int32)
+    support = np.arange(CELLS, dtype=np.int32)
     constraints = LevelConstraints(lower, upper, ())
     return Family("made", support, np.array(parent), constraints, np.arange(len(lower), dtype=np.uint64))
 
@@ -80,33 +85,38 @@ def log_dirichlet_multinomial(counts: np.ndarray, alpha: np.ndarray) -> float:
     )  # fmt: skip
 
 
+def summed(counts, parts) -> np.ndarray:
+    return np.array([sum(counts[s] for s in part) for part in parts])
+
+
+def shares(parent, parts) -> np.ndarray:
+    return summed(parent, parts) / summed(parent, parts).sum()
+
+
 def size_law(most: int, mean: float, units: float, shape: np.ndarray) -> np.ndarray:
-    """Probabilities of 0 to `most` records: an ordinary child, an empty one, one of any size."""
-    weight = np.array([1.0, math.exp(shape[2]), math.exp(shape[3])])
+    """Probabilities of 0 to `most` records: of a child that has some, of an empty one, of one of any size."""
+    weight = np.array([1.0, math.exp(shape[2]) / units, math.exp(shape[3])])
     r = 1 / (1 / (math.exp(shape[0]) * units) + math.exp(shape[1]))
     n = np.arange(most + 1)
-    law = nbinom.pmf(n, r, r / (r + mean))
-    law[0] += weight[1]
+    law = nbinom.pmf(n, r, r / (r + mean)) / nbinom.sf(0, r, r / (r + mean))
+    law[0] = weight[1]
     law[1:] += weight[2] / (n[1:] * (math.log(most) + 0.5772156649 + 0.5 / most))
     return law / weight.sum()
 
 
 def log_posterior(table, tree, parent, measurement, concentration, shape) -> float:
     """Without its constant; one class of cells, with :data:`GROUP` below it."""
-    total, group = sum(parent), np.bincount(GROUP, weights=parent)
-    value = 0.0
+    total, value = sum(parent), 0.0
     for c, counts in enumerate(table):
-        n, in_group = int(counts.sum()), np.bincount(GROUP, weights=counts)
+        n = int(counts.sum())
         if n < tree.lower[c, 0] or n > tree.upper[c, 0]:
             return -math.inf
         units = tree.units[:, 0]
         if units[c] == 0.0:  # closed: nobody, for certain
             continue
         value += math.log(size_law(total, total * units[c] / units.sum(), units[c], shape)[n])
-        value += log_dirichlet_multinomial(in_group, concentration[0] * group / total)
-        for g in range(2):
-            share = np.array(parent)[g == GROUP] / group[g]
-            value += log_dirichlet_multinomial(counts[g == GROUP], concentration[1] * share)
+        for a, parts in zip(concentration, DIVISIONS, strict=True):
+            value += log_dirichlet_multinomial(summed(counts, parts), a * shares(parent, parts))
     for query in measurement.queries:
         exact = np.zeros(query.values.shape)
         np.add.at(exact.T, query.compact, table.T)
@@ -116,21 +126,21 @@ def log_posterior(table, tree, parent, measurement, concentration, shape) -> flo
 
 def made(parent: list[int], units: list[int], rng: Generator, *, variance: float = 2.0, lower: int = 0):
     """A family with one bound on all cells, and its tree."""
-    bounds = np.ones((1, 3), dtype=bool)
+    bounds = np.ones((1, CELLS), dtype=bool)
     units_ = np.array(units)
     one = family(parent, np.full((len(units), 1), lower), 9 * units_[:, None])
-    groups = SimpleNamespace(mask=np.tile(units_[:, None] > 0, 3))
+    groups = SimpleNamespace(mask=np.tile(units_[:, None] > 0, CELLS))
     return one, rules(bounds), groups, tree_of(one, rules(bounds), groups)
 
 
 @pytest.mark.parametrize(("lower", "units"), [(0, [1, 2, 5]), (1, [1, 1, 1]), (0, [2, 0, 3])])
 def test_the_mean_is_that_of_all_tables_weighed(lower: int, units: list[int]) -> None:
-    parent, rng = [4, 2, 2], default_rng(5)
+    parent, rng = [3, 2, 1, 2], default_rng(5)
     *_, tree = made(parent, units, rng, lower=lower)
     open_ = np.array(units) > 0
     every = [table for table in tables(parent, 3) if not table[~open_].any()]
     shape = np.array([mean for mean, _ in SIZES])
-    concentration = np.full(2, math.exp(CONCENTRATION[0]))
+    concentration = np.full(len(DIVISIONS), math.exp(CONCENTRATION[0]))
     start = next(table for table in every if (table.sum(axis=1) >= lower).all())
     measurement = answers(start, rng, 2.0)
     likelihood = likelihood_of(measurement)
@@ -140,21 +150,24 @@ def test_the_mean_is_that_of_all_tables_weighed(lower: int, units: list[int]) ->
     weight = np.exp(log - log.max())
     exact = np.tensordot(weight / weight.sum(), np.array(every), axes=1)
     state = state_of(tree, likelihood, start, np.uint64(1))
-    sums = run_chain(tree, likelihood, state, 80_000, 79_000, False)
-    assert np.abs(sums.cells / 79_000 - exact).max() < 0.03
+    sums = run_chain(tree, likelihood, state, 80_000, 79_000, 79_000, False)
+    assert np.abs(sums.draws[:, :, -CELLS:].mean(axis=0) - exact).max() < 0.03
+    assert np.abs(sums.sizes[:, 0] / 79_000 - exact.sum(axis=1)).max() < 0.03
+    none = weight @ np.array([table.sum(axis=1) == 0 for table in every]) / weight.sum()
+    assert np.abs(sums.empty[:, 0] / 79_000 - none).max() < 0.02
     assert np.abs(exact - start).max() > 0.1, "the data say too much for this to be a test"
 
 
 def test_a_chain_keeps_the_parent_the_mask_and_its_own_sums() -> None:
     rng = default_rng(2)
-    *_, tree = made([30, 9, 4], [3, 0, 4, 5], rng)
-    start = np.array([[30, 9, 4], [0, 0, 0], [0, 0, 0], [0, 0, 0]])
+    *_, tree = made([30, 9, 4, 2], [3, 0, 4, 5], rng)
+    start = np.array([[30, 9, 4, 2], [0] * 4, [0] * 4, [0] * 4])
     likelihood = likelihood_of(answers(start, rng, 3.0))
     state = state_of(tree, likelihood, start, np.uint64(3))
     for _ in range(20):
-        run_chain(tree, likelihood, state, 20, 1, True)
-        cells = state.counts[:, -3:]
-        assert (cells.sum(axis=0) == [30, 9, 4]).all()
+        run_chain(tree, likelihood, state, 20, 1, 0, True)
+        cells = state.counts[:, -CELLS:]
+        assert (cells.sum(axis=0) == [30, 9, 4, 2]).all()
         assert (cells >= 0).all()
         assert not cells[1].any()
         fresh = state_of(tree, likelihood, cells.copy(), np.uint64(3))
@@ -164,22 +177,22 @@ def test_a_chain_keeps_the_parent_the_mask_and_its_own_sums() -> None:
 
 def forward(tree, parent: list[int], rng: Generator) -> tuple[np.ndarray, np.ndarray]:
     """Draw hyperparameters and tables from the prior until they add up to the parent."""
-    total, group = sum(parent), np.bincount(GROUP, weights=parent)
-    units = tree.units[:, 0]
+    total, units = sum(parent), tree.units[:, 0]
     while True:
-        a = np.exp(rng.normal(*CONCENTRATION, size=2))
+        a = np.exp(rng.normal(*CONCENTRATION, size=len(DIVISIONS)))
         shape = np.array([rng.normal(mean, spread) for mean, spread in SIZES])
-        table = np.zeros((len(units), 3), np.int64)
+        table = np.zeros((len(units), CELLS), np.int64)
         for c in range(len(units)):
             # Sizes above the parent's total are possible, and refused with the sums.
             law = size_law(total, total * units[c] / units.sum(), units[c], shape)
             n = rng.choice(total + 2, p=[*law, max(0.0, 1 - law.sum())])
             if n > total:
                 break
-            in_group = rng.multinomial(n, rng.dirichlet(a[0] * group / total))
-            for g in range(2):
-                share = np.array(parent)[g == GROUP] / group[g]
-                table[c, g == GROUP] = rng.multinomial(in_group[g], rng.dirichlet(a[1] * share))
+            for a_, parts in zip(a, DIVISIONS, strict=True):
+                counts = rng.multinomial(n, rng.dirichlet(a_ * shares(parent, parts)))
+                for part, count in zip(parts, counts, strict=True):
+                    table[c, part[0]] = count  # of a part of several cells: until it is divided itself
+                n = int(counts[0 if len(parts[0]) > 1 else 1])
         else:
             if (table.sum(axis=0) == parent).all():
                 return table, np.concatenate([np.log(a), shape])
@@ -188,7 +201,7 @@ def forward(tree, parent: list[int], rng: Generator) -> tuple[np.ndarray, np.nda
 @pytest.mark.slow
 def test_simulation_based_calibration() -> None:
     """Of data made by the prior, the truth's rank among posterior draws is uniform (Talts et al., 2018)."""
-    rng, parent = default_rng(11), [3, 2, 1]
+    rng, parent = default_rng(11), [2, 1, 1, 1]
     *_, tree = made(parent, [1, 2, 2], rng)
     ranks: dict[str, list[int]] = {"cell": [], "total": [], "concentration": [], "shape": []}
     draws = 7
@@ -201,8 +214,8 @@ def test_simulation_based_calibration() -> None:
         }  # fmt: skip
         found: dict[str, list[float]] = {name: [] for name in ranks}
         for _ in range(draws):
-            run_chain(tree, likelihood, state, 800, 1, True)
-            found["cell"].append(state.counts[0, -3])
+            run_chain(tree, likelihood, state, 800, 1, 0, True)
+            found["cell"].append(state.counts[0, -CELLS])
             found["total"].append(state.counts[2, 0])
             found["concentration"].append(state.concentration[0])
             found["shape"].append(state.sizes[0, 1])
@@ -214,26 +227,66 @@ def test_simulation_based_calibration() -> None:
         assert chisquare(counts).pvalue > 1e-3, (name, counts)
 
 
-def test_rounding_is_right_on_average_and_keeps_every_sum() -> None:
-    rng = default_rng(0)
-    draws = rng.multinomial(5, [0.5, 0.3, 0.1, 0.1], size=(24, 3))  # of 3 cells among 4 children
-    parts = draws.sum(axis=0).T.astype(np.int64)
-    rounded = np.array([round_unbiased(parts, 24, seed) for seed in range(4000)])
-    assert (rounded.sum(axis=1) == 5).all()
-    assert (np.abs(rounded - parts / 24) < 1).all()
-    assert (np.abs(rounded.sum(axis=2) - parts.sum(axis=1) / 24) < 1).all()
-    for some in ([0], [1, 3], [0, 2, 3]):  # sums of any set of children
+def test_totals_are_right_on_average_and_keep_their_sum() -> None:
+    parts = np.array([30, 7, 55, 24, 3, 25])
+    lower, upper = np.array([0, 0, 2, 1, 0, 0]), np.array([3, 1, 3, 1, 4, 2])
+    rounded = np.array([round_unbiased(parts, 24, lower, upper, seed) for seed in range(4000)])
+    assert (rounded.sum(axis=1) == 6).all()
+    assert ((rounded >= lower) & (rounded <= upper)).all()
+    assert (((rounded == lower) | (rounded == upper)).sum(axis=1) >= 5).all()
+    for some in ([0], [4], [1, 3], [0, 2, 4]):  # sums of any set of children
         sums = rounded[:, some].sum(axis=1)
-        spread = sums.std(axis=0) / math.sqrt(len(sums))
-        assert (np.abs(sums.mean(axis=0) - parts[some].sum(axis=0) / 24) < 5 * spread + 1e-9).all()
-    with pytest.raises(ValueError, match="whole counts"):
-        round_unbiased(parts + 1, 24, 1)
+        spread = sums.std() / math.sqrt(len(sums))
+        assert abs(sums.mean() - parts[some].sum() / 24) < 5 * spread + 1e-9
+    for wrong in (parts + 1, -parts):
+        with pytest.raises(ValueError, match="whole counts"):
+            round_unbiased(wrong, 24, lower, upper, 1)
+
+
+def test_a_child_that_may_be_empty_is_empty_as_often_as_leaves_the_mean() -> None:
+    """Five draws of four children: never empty, empty in two, empty in all, and one that cannot hold more."""
+    tree = SimpleNamespace(lower=np.zeros((4, 1), int), upper=np.array([[99], [99], [99], [2]]))
+    sizes, empty = np.array([[83], [9], [0], [8]]), np.array([[0], [2], [5], [1]])
+    found = np.array([
+        _totals(tree, [SimpleNamespace(sizes=sizes, empty=empty)], 5, seed)[:, 0] for seed in range(3000)
+    ])  # fmt: skip
+    assert set(found[:, 1]) == {0, 4}, "nine in three draws that are not empty, and one more"
+    assert abs(found[:, 1].mean() - 1.8) < 0.2
+    assert not found[:, 2].any()
+    assert set(found[:, 3]) == {1, 2}
+    assert (found.sum(axis=1) == 20).all()
+
+
+def test_no_exchange_of_records_lessens_the_expected_error() -> None:
+    """Against all tables of the same margins: no more expected error than any of them."""
+    rng = default_rng(8)
+    *_, tree = made([3, 2, 1, 2], [1, 1, 1], rng)
+    every = np.array(tables([3, 2, 1, 2], 3))
+    draws = every[rng.integers(len(every), size=16)]
+    nodes = np.zeros((*draws.shape[:2], len(tree.parent)), np.int32)
+    for level in tree.path:
+        for s, v in enumerate(level):
+            nodes[:, :, v] += draws[:, :, s]
+
+    def error(table: np.ndarray) -> float:
+        exact = np.zeros(nodes.shape[1:])
+        for level in tree.path:
+            np.add.at(exact.T, level, table.T)
+        return float(np.abs(nodes - exact)[:, :, 1:].mean(axis=0).sum())
+
+    for start in draws[:6]:
+        totals = draws[0].sum(axis=1)
+        found = least_error(start, totals[:, None], tree.path, nodes)
+        assert (found.sum(axis=0) == [3, 2, 1, 2]).all()
+        assert (found.sum(axis=1) == totals).all()
+        least = min(error(t) for t in every if (t.sum(axis=1) == totals).all())
+        assert error(found) <= 1.1 * least
 
 
 def test_bounds_hold_and_the_same_answers_give_the_same_table() -> None:
     rng = default_rng(4)
-    one, level, groups, _ = made([40, 12, 8], [1, 2, 4], rng, lower=1)
-    start = np.array([[2, 2, 1], [10, 2, 3], [28, 8, 4]])
+    one, level, groups, _ = made([38, 11, 3, 8], [1, 2, 4], rng, lower=1)
+    start = np.array([[2, 2, 0, 1], [10, 2, 1, 3], [26, 7, 2, 4]])
     measurement = answers(start, rng, 6.0)
     found = posterior_table(one, level, measurement, groups, start)
     assert found is not None
@@ -246,16 +299,16 @@ def test_bounds_hold_and_the_same_answers_give_the_same_table() -> None:
 
 def test_all_but_exact_answers_are_left_to_least_squares() -> None:
     rng = default_rng(4)
-    one, level, groups, _ = made([40, 12, 8], [1, 2, 4], rng)
-    start = np.array([[2, 2, 1], [10, 2, 3], [28, 8, 4]])
+    one, level, groups, _ = made([40, 12, 5, 8], [1, 2, 4], rng)
+    start = np.array([[2, 2, 0, 1], [10, 2, 1, 3], [28, 8, 4, 4]])
     assert posterior_table(one, level, answers(start, rng, 0.1), groups, start) is None
 
 
 def test_chains_that_do_not_agree_are_left_to_least_squares(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = default_rng(4)
-    one, level, groups, _ = made([40, 12, 8], [1, 2, 4], rng)
-    start = np.array([[2, 2, 1], [10, 2, 3], [28, 8, 4]])
-    for name, value in (("SKIPPED", 0), ("KEPT", 1), ("DOUBLINGS", 0)):
+    one, level, groups, _ = made([40, 12, 5, 8], [1, 2, 4], rng)
+    start = np.array([[2, 2, 0, 1], [10, 2, 1, 3], [28, 8, 4, 4]])
+    for name, value in (("SKIPPED", 0), ("KEPT", 1), ("TABLES", 1), ("DOUBLINGS", 0)):
         monkeypatch.setattr(f"opendas.topdown.posterior.{name}", value)
     assert posterior_table(one, level, answers(start, rng, 50.0), groups, start) is None
 
@@ -263,8 +316,8 @@ def test_chains_that_do_not_agree_are_left_to_least_squares(monkeypatch: pytest.
 def dormitory(variance: float) -> tuple[int, int, int]:
     """Twenty blocks with twenty units each, of which one houses 3,000: its truth, start and estimate."""
     rng = default_rng(9)
-    table = rng.multinomial(50, [0.3, 0.1, 0.6], size=20).astype(np.int64)
-    table[7] = [2400, 500, 100]
+    table = rng.multinomial(50, [0.3, 0.1, 0.1, 0.5], size=20).astype(np.int64)
+    table[7] = [2400, 500, 50, 50]
     units = np.full(20, 400)
     one, level, groups, _ = made(list(table.sum(axis=0)), units.tolist(), rng)
     measurement = answers(table, rng, variance)

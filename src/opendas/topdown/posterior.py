@@ -12,6 +12,8 @@ Letters: ``C`` children, ``s`` support cells, ``G`` classes of cells that the sa
 from __future__ import annotations
 
 import hashlib
+import itertools
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,18 +26,25 @@ from opendas.topdown.family_data import FamilyData, LevelRules
 from opendas.topdown.informed import Informed
 from opendas.topdown.model import POSTERIOR, Family
 from opendas.topdown.posterior_kernels import Likelihood, Moments, Tree, run_chain, state_of
+from opendas.topdown.posterior_rounding import least_error
 from opendas.topdown.rounding import round_estimate
 
 __all__ = ["Posterior", "likelihood_of", "posterior_table", "tree_of"]
 
-SKIPPED, KEPT = 50, 55
-"""Sweeps of each of two chains before its first half, and sweeps of each half; halves are averaged."""
+SKIPPED, KEPT, TABLES = 50, 64, 32
+"""Sweeps of each of two chains before its first half, sweeps of each half, and how many tables of a half are
+looked at; halves are averaged."""
 DOUBLINGS = 3
 """How often chains that disagree go on, each time twice as long."""
 DISAGREEMENT = 0.21
 """Variance between the halves' means of children's totals, in variances within: the rule ``R < 1.1``."""
 LEAST_VARIANCE = 0.5
 """With less noise an answer is all but exact, and single moves of a chain would not get past it."""
+MAY_BE_EMPTY, MORE = 0.05, 1
+"""A child that is empty with this probability or a greater one is rounded to nobody, or to so many more than
+the mean of what it has if it is not empty, rounded up."""
+LEADING = 2
+"""Nodes of most records that are divided from their siblings first, one after the other."""
 
 
 class Posterior:
@@ -88,17 +97,19 @@ def posterior_table(
     seed = _seed(family, measurement)
     first, second = (state_of(tree, likelihood, start, np.uint64(seed ^ k)) for k in (1, 2))
     flat = likelihood._replace(weight=np.zeros_like(likelihood.weight))
-    run_chain(tree, flat, second, 10, 0, False)
+    run_chain(tree, flat, second, 10, 0, 0, False)
     skipped, kept = SKIPPED, KEPT
     for _ in range(1 + DOUBLINGS):
         halves = [
-            run_chain(tree, likelihood, chain, sweeps, kept, True)
+            run_chain(tree, likelihood, chain, sweeps, kept, TABLES, True)
             for chain in (first, second)
             for sweeps in (skipped + kept, kept)
         ]
         if _agree(halves, kept):
-            parts = np.sum([half.cells for half in halves], axis=0)
-            return _rounded(parts, len(halves) * kept, tree.path[0], seed)
+            totals = _totals(tree, halves, kept, seed)
+            draws = np.concatenate([half.draws for half in halves])
+            table = first.counts[:, -tree.mask.shape[1] :]
+            return least_error(table, totals, tree.path, draws)
         skipped, kept = 0, 2 * kept
     return None
 
@@ -110,13 +121,29 @@ def _agree(halves: list[Moments], kept: int) -> bool:
     return float(means.var(axis=0, ddof=1).sum()) <= DISAGREEMENT * within
 
 
-def _rounded(parts: Ints, whole: int, classes: Ints, seed: int) -> Ints:
-    """Round class by class: the total of each in each child is rounded up or down, to keep bounds."""
-    table = np.zeros_like(parts)
-    for g in np.unique(classes):
-        here = classes == g
-        table[:, here] = round_unbiased(parts[:, here], whole, seed ^ (3 + int(g)))
-    return table
+def _totals(tree: Tree, halves: list[Moments], kept: int, seed: int) -> Ints:
+    """Round the mean of each class's total in each child, int64 (C, G), without bias.
+
+    Where a child may be empty it becomes nothing, or a little more than the mean of what is not nothing; the
+    largest of the other children takes the difference. Else it is rounded up or down.
+    """
+    draws = len(halves) * kept
+    sizes, empty = (np.sum([getattr(half, name) for half in halves], axis=0) for name in ("sizes", "empty"))
+    totals = np.zeros_like(sizes)
+    for g in range(sizes.shape[1]):
+        mean, none = sizes[:, g], empty[:, g]
+        lower, upper = mean // draws, -(-mean // draws)
+        populated = -(-mean // np.maximum(draws - none, 1)) + MORE
+        either = (none >= MAY_BE_EMPTY * draws) & (populated <= tree.upper[:, g]) & (mean > 0)
+        lower[either], upper[either] = 0, populated[either]
+        turn = np.where(either, 0, 2)
+        if either.any() and not either.all():
+            largest = np.argmax(np.where(either, -1, mean))
+            turn[largest] = 1
+            lower[largest], upper[largest] = tree.lower[largest, g], tree.upper[largest, g]
+        order = np.argsort(turn, kind="stable")
+        totals[order, g] = round_unbiased(mean[order], draws, lower[order], upper[order], seed ^ (3 + g))
+    return totals
 
 
 def _seed(family: Family, measurement: FamilyMeasurement) -> int:
@@ -161,12 +188,16 @@ def tree_of(family: Family, rules: LevelRules, groups: Groups) -> Tree:
         bound[inside] = k
     bounds, classes = np.unique(bound, return_inverse=True)
     levels = [classes.astype(np.int64)]
-    for queries in rules.rounder:
-        for _, rows in queries:
-            finer = _together(levels[-1], rows[support])
-            if levels[-1].max() < finer.max() < len(support) - 1:
-                levels.append(finer)
-    levels.append(np.arange(len(support)))
+    for rows in (
+        *(rows[support] for queries in rules.rounder for _, rows in queries),
+        np.arange(len(support)),
+    ):
+        finer = _together(levels[-1], rows)
+        if finer.max() > levels[-1].max():
+            levels += _one_by_one(levels[-1], finer, parent)
+    if len(levels) == 1:
+        levels.append(np.arange(len(support)))
+    levels[-1] = np.arange(len(support))
     firsts = np.cumsum([0, *(int(level.max()) + 1 for level in levels)])
     path = np.stack([level + first for level, first in zip(levels, firsts, strict=False)])
     total = np.zeros(firsts[-1], np.int64)
@@ -189,7 +220,19 @@ def tree_of(family: Family, rules: LevelRules, groups: Groups) -> Tree:
     )
 
 
-def _together(coarse: Ints, rows: npt.NDArray[np.int32]) -> Ints:
+def _one_by_one(coarse: Ints, finer: Ints, parent: Ints) -> list[Ints]:
+    """Return partitions from a coarse to a finer one: the largest nodes are divided from the others first."""
+    total = np.bincount(finer, weights=parent)
+    above = np.zeros(len(total), np.int64)
+    above[finer] = coarse
+    order = np.lexsort((-total, above))
+    rank = np.empty(len(total), np.int64)
+    rank[order] = np.arange(len(total)) - np.searchsorted(above[order], above[order])
+    leading = (_together(coarse, np.minimum(rank[finer], k)) for k in range(1, LEADING + 1))
+    return [new for old, new in itertools.pairwise([coarse, *leading, finer]) if new.max() > old.max()]
+
+
+def _together(coarse: Ints, rows: npt.NDArray[np.integer[Any]]) -> Ints:
     """Return the partition of cells by both, numbered from 0."""
     both: Ints = np.unique(coarse * (int(rows.max()) + 1) + rows, return_inverse=True)[1]
     return both

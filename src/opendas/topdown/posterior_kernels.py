@@ -27,7 +27,7 @@ EVERY, PROPOSALS = 8, 2
 """Hyperparameters are proposed after every so many sweeps, so many times."""
 CONCENTRATION = (math.log(12.0), 0.5)
 """Mean and standard deviation of the logarithm of a concentration."""
-SIZES = ((math.log(3.0), 1.0), (-1.0, 1.5), (-3.0, 1.5), (-4.0, 1.0))
+SIZES = ((math.log(3.0), 1.0), (-1.0, 1.5), (-1.7, 1.5), (-4.0, 1.0))
 """The same of a class's shape for each unit, its squared coefficient of variation (both logarithms), and of
 the weights of empty and of arbitrary children against ordinary ones (logits)."""
 UNFILLED = np.inf
@@ -121,19 +121,23 @@ class State(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Sums over the kept sweeps of a chain.
+    """Sums over the kept sweeps of a chain, and tables of some of them.
 
     Parameters
     ----------
-    cells : int64 (C, s)
-        Of counts.
+    sizes, empty : int64 (C, G)
+        Of classes' counts, and of how often they were zero.
     totals, squares : float64 (C,)
         Of each child's total and its square.
+    draws : int32 (k, C, V)
+        Counts of all nodes, at regular distances.
     """
 
-    cells: Ints
+    sizes: Ints
+    empty: Ints
     totals: Floats
     squares: Floats
+    draws: np.ndarray
 
 
 @njit(cache=True, nogil=True)
@@ -164,16 +168,16 @@ def log_size(n, mean, units, shape, total):
     total : int
         Most records: those of the parent.
     """
-    empty, anything = math.exp(shape[2]), math.exp(shape[3])
+    empty, anything = math.exp(shape[2]) / units, math.exp(shape[3])
     weight = 1.0 + empty + anything
-    r = 1.0 / (1.0 / (math.exp(shape[0]) * units) + math.exp(shape[1]))
-    usual = _rising(r, n) - math.lgamma(n + 1.0) + r * math.log(r / (r + mean))
-    usual += n * math.log(mean / (r + mean))
-    p = math.exp(usual)
     if n == 0:
-        p += empty
-    else:  # log-uniform: the harmonic number is that of the parent's total, to four digits
-        p += anything / (n * (math.log(total) + 0.5772156649 + 0.5 / total))
+        return math.log(empty / weight)
+    r = 1.0 / (1.0 / (math.exp(shape[0]) * units) + math.exp(shape[1]))
+    none = r * math.log(r / (r + mean))
+    usual = _rising(r, n) - math.lgamma(n + 1.0) + none + n * math.log(mean / (r + mean))
+    p = math.exp(usual) / -math.expm1(none)
+    # Of any size, log-uniform: the harmonic number is that of the parent's total, to four digits.
+    p += anything / (n * (math.log(total) + 0.5772156649 + 0.5 / total))
     return math.log(p / weight) if p > 0.0 else IMPOSSIBLE
 
 
@@ -409,29 +413,42 @@ def _hyperparameters(tree, state):
 
 
 @njit(cache=True, nogil=True)
-def run_chain(tree, likelihood, state, sweeps, kept, learn):
+def run_chain(tree, likelihood, state, sweeps, kept, tables, learn):
     """Go on from a state for some sweeps; return sums over the last `kept` of them.
 
     Parameters
     ----------
+    tables : int
+        How many of their tables are returned; `kept` is a multiple.
     learn : bool
         Sample the hyperparameters, too.
     """
-    children, cells = tree.mask.shape
-    first = len(tree.parent) - cells
+    (children, classes), nodes = tree.units.shape, len(tree.parent)
     order, weights = np.empty(children, np.int64), np.empty(WIDEST)
-    sums = Moments(np.zeros((children, cells), np.int64), np.zeros(children), np.zeros(children))
+    sums = Moments(
+        np.zeros((children, classes), np.int64),
+        np.zeros((children, classes), np.int64),
+        np.zeros(children),
+        np.zeros(children),
+        np.empty((tables, children, nodes), np.int32),
+    )
     for sweep in range(sweeps):
         _sweep(tree, likelihood, state, order, weights)
         if learn and sweep % EVERY == 0:
             for _ in range(PROPOSALS):
                 _hyperparameters(tree, state)
-        if sweep >= sweeps - kept:
-            for c in range(children):
-                total = 0
-                for s in range(cells):
-                    sums.cells[c, s] += state.counts[c, first + s]
-                    total += state.counts[c, first + s]
-                sums.totals[c] += total
-                sums.squares[c] += float(total) * total
+        since = sweep - (sweeps - kept)
+        if since < 0:
+            continue
+        for c in range(children):
+            total = 0
+            for g in range(classes):
+                n = state.counts[c, g]
+                sums.sizes[c, g] += n
+                sums.empty[c, g] += n == 0
+                total += n
+            sums.totals[c] += total
+            sums.squares[c] += float(total) * total
+        if tables and (since + 1) % (kept // tables) == 0:
+            sums.draws[since // (kept // tables)] = state.counts
     return sums

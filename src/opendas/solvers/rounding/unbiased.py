@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-untyped-calls
-"""Controlled rounding that is right on average, for every sum of cells; apart from rounding to the nearest.
+"""Rounding of totals that is right on average, for every sum of them; apart from rounding to the nearest.
 
-Axes: ``C`` children, ``n`` cells.
+Axes: ``C`` children.
 """
 
 from __future__ import annotations
@@ -11,48 +11,47 @@ from numba import njit
 
 from opendas.arrays import Ints
 
-__all__ = ["round_unbiased"]
+__all__ = ["next_word", "round_unbiased"]
 
 
-def round_unbiased(parts: Ints, whole: int, seed: int) -> Ints:
-    """Round a table of fractions at random, so that expectations are the fractions themselves.
+def round_unbiased(parts: Ints, whole: int, lower: Ints, upper: Ints, seed: int) -> Ints:
+    """Round fractions to whole numbers at random, so that expectations are the fractions themselves.
 
     Parameters
     ----------
-    parts : int64 (C, n)
-        Numerators, not negative; columns add up to multiples of `whole`.
+    parts : int64 (C,)
+        Numerators; they add up to a multiple of `whole`.
     whole : int
         Their common denominator.
+    lower, upper : int64 (C,)
+        Whole numbers below and above each fraction, between which it is rounded.
     seed : int
         64 bits. Public.
 
     Returns
     -------
-    int64 (C, n)
-        Each cell, and the total of each child, is its fraction rounded up or down; columns keep their sums.
+    int64 (C,)
+        All but at most one are `lower` or `upper`; the sum is kept, and that of neighbours nearly.
 
     Raises
     ------
     ValueError
-        If a column does not add up to whole counts.
+        If the fractions do not add up to a whole number, or are not between their bounds.
 
     Notes
     -----
-    Cox (1987), section 3: along a closed path of cells that are not whole, alternately raised and lowered,
-    the table goes one way or the other until a cell is whole, with the chances that leave its mean as it is.
-    Arithmetic is in integers.
+    Deville and Tillé (1998), section 4, the pivotal method, with steps of any width: of two fractions one is
+    raised and the other lowered until one is at a bound, with the chances that leave both means as they are;
+    the other one meets the next. Arithmetic is in integers.
 
     Examples
     --------
-    >>> round_unbiased(np.array([[1, 2], [1, 0]]), 2, seed=7).sum(axis=0)
-    array([1, 1])
+    >>> round_unbiased(np.array([1, 2, 1]), 2, np.array([0, 1, 0]), np.array([1, 1, 1]), seed=7).sum()
+    np.int64(2)
     """
-    if np.any(parts.sum(axis=0) % whole) or np.any(parts < 0):
-        raise ValueError("the columns of a table to be rounded add up to whole counts")
-    slack = -parts.sum(axis=1) % whole  # makes every row whole, too
-    below, left = np.divmod(np.concatenate([parts, slack[:, None]], axis=1), whole)
-    up = _round(np.ascontiguousarray(left), int(whole), np.uint64(seed))
-    rounded: Ints = (below + up)[:, :-1]
+    if parts.sum() % whole or np.any(parts < lower * whole) or np.any(parts > upper * whole):
+        raise ValueError("fractions to be rounded are between their bounds and add up to whole counts")
+    rounded: Ints = _round(parts.copy(), lower * whole, upper * whole, np.uint64(seed)) // whole
     return rounded
 
 
@@ -70,52 +69,23 @@ def next_word(random):
 
 
 @njit(cache=True, nogil=True)
-def _round(left, whole, seed):
-    """Round fractions whose rows and columns are whole; return zeros and ones."""
-    rows, columns = left.shape
+def _round(parts, lower, upper, seed):
     random = np.zeros(1, np.uint64)
     random[0] = seed
-    path_row = np.empty(columns + 1, np.int64)
-    path_column = np.empty(columns + 1, np.int64)
-    seen = np.empty(columns, np.int64)
-    for first in range(rows * columns):
-        while left[first // columns, first % columns] % whole:
-            # Go along a row, then along a column, until a column is met again: in a row or a column with one
-            # cell that is not whole there is another.
-            seen[:] = -1
-            row, column, length = first // columns, first % columns, 0
-            while seen[column] < 0:
-                seen[column] = length
-                path_row[length], path_column[length] = row, column
-                length += 1
-                other = 0
-                while other == column or left[row, other] % whole == 0:
-                    other += 1
-                column = other
-                other = 0
-                while other == row or left[other, column] % whole == 0:
-                    other += 1
-                row = other
-            path_column[length] = column
-            _turn(left, whole, path_row, path_column, seen[column], length, random)
-    for row in range(rows):
-        for column in range(columns):
-            left[row, column] //= whole
-    return left
-
-
-@njit(cache=True, nogil=True)
-def _turn(left, whole, path_row, path_column, start, stop, random):
-    """Raise and lower the cells of a closed path until one is whole."""
-    up = down = whole
-    for i in range(start, stop):
-        raised = left[path_row[i], path_column[i]]
-        lowered = left[path_row[i], path_column[i + 1]]
-        up = min(up, whole - raised, lowered)
-        down = min(down, raised, whole - lowered)
-    # 32 bits are enough: the bias of a chance is below 2**-32.
-    chance = np.int64(((next_word(random) >> np.uint64(32)) * np.uint64(up + down)) >> np.uint64(32))
-    step = up if chance < down else -down
-    for i in range(start, stop):
-        left[path_row[i], path_column[i]] += step
-        left[path_row[i], path_column[i + 1]] -= step
+    i = 0
+    for j in range(1, len(parts)):
+        if parts[i] == lower[i] or parts[i] == upper[i]:
+            i = j
+            continue
+        up = min(upper[i] - parts[i], parts[j] - lower[j])
+        down = min(parts[i] - lower[i], upper[j] - parts[j])
+        if up + down == 0:
+            continue
+        # 53 bits are enough: the bias of a chance is below 2**-52.
+        chance = float(next_word(random) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+        step = up if chance * (up + down) < down else -down
+        parts[i] += step
+        parts[j] -= step
+        if parts[i] == lower[i] or parts[i] == upper[i]:
+            i = j
+    return parts
