@@ -8,18 +8,23 @@ estimates of block groups; only blocks differ. Pairs: the production's shares, t
 noisy answers says how large a block is.
 
 A change is the mean difference in percent of the mean error of ``informed``, with its standard error over
-seeds. Negative is better. Then a synthetic block group in which one block houses 3,000 students, where the
-prior expects fifty people: what the estimate is for more and more noise.
+seeds. Negative is better. Then how many true counts of blocks lie in the 90 % credible intervals of the draws
+that the release was chosen from, by size, and how wide these are. Then a synthetic block group in which one
+block houses 3,000 students, where the prior expects fifty people: what the estimate is for more and more
+noise.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
+import numpy.typing as npt
 from equal_rho import bias, changes
 from experiment import Figures, arguments, deliver, figures_of, load, markdown, note, rhode_island
 
@@ -27,12 +32,13 @@ import opendas as od
 from opendas.constraints.table import LevelConstraints
 from opendas.measurement.family import FamilyMeasurement, QueryAnswers
 from opendas.metrics.evaluate import evaluate
+from opendas.readers.base import InputData
 from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.topdown.constraint_groups import Groups
-from opendas.topdown.family_data import LevelRules
+from opendas.topdown.family_data import FamilyData, LevelRules
 from opendas.topdown.model import Family
-from opendas.topdown.posterior import posterior_table
+from opendas.topdown.posterior import Posterior, posterior_table
 
 ESTIMATORS = ("informed", "posterior")
 PLANS = {
@@ -61,26 +67,84 @@ def zeros(truth: Histogram, estimate: Histogram) -> dict[str, float]:
     return {"empty populated, %": populated, "emptied": float(((exact > 0) & (ours == 0)).sum())}
 
 
+QUERIES = ("total", "votingage", "hispanic", "cenrace", "hispanic * cenrace", "detailed")
+SIZES = ((0, 1), (1, 3), (3, 10), (10, 100), (100, 1000), (1000, 10**9))
+
+
+@contextmanager
+def kept() -> Iterator[list[tuple[FamilyData, npt.NDArray[np.int32]]]]:
+    """Keep every family's draws for a while; only in this process."""
+    found: list[tuple[FamilyData, npt.NDArray[np.int32]]] = []
+    with patch.object(Posterior, "keep", lambda _, data, draws: found.append((data, draws))):
+        yield found
+
+
+def coverage(
+    run: Run, truth: InputData, draws: Sequence[tuple[FamilyData, npt.NDArray[np.int32]]]
+) -> dict[tuple[str, str], tuple[int, int, float]]:
+    """Count true counts of blocks, those in the 90 % interval of their draws, and the intervals' widths.
+
+    Cells that the block group does not have are left out: the release says that there is nobody.
+    """
+    found: dict[tuple[str, str], tuple[int, int, float]] = {}
+    for data, tables in draws:
+        leaves = np.searchsorted(truth.frame.geocodes, data.geocodes)
+        exact = np.stack([truth.histogram.dense(leaf) for leaf in leaves.tolist()])
+        for query in QUERIES:
+            rows = run.product.workload.group(query).row_of_cell
+            used, compact = np.unique(rows[data.cells], return_inverse=True)
+            true = np.stack([exact[:, rows == row].sum(axis=1) for row in used], axis=1)
+            sums = np.sort(tables @ np.eye(len(used), dtype=np.int32)[compact], axis=0)
+            tail = int(0.05 * len(sums))
+            lower, upper = sums[tail], sums[-1 - tail]
+            for least, most in ((0, 10**9), *SIZES):
+                here = (true >= least) & (true < most) & data.usable.any(axis=1)[:, None]
+                label = "all" if (least, most) == (0, 10**9) else f"{least:,} to {most - 1:,}"
+                inside = ((lower <= true) & (true <= upper))[here]
+                before = found.get((query, label), (0, 0, 0.0))
+                more = (len(inside), int(inside.sum()), float((upper - lower)[here].sum()))
+                found[query, label] = tuple(a + b for a, b in zip(before, more, strict=True))
+    return found
+
+
 def compared(
     plan: str, data: Path, seeds: Sequence[int]
-) -> tuple[Found, Mapping[str, list[dict[str, float]]]]:
+) -> tuple[Found, Mapping[str, list[dict[str, float]]], list[dict[tuple[str, str], tuple[int, int, float]]]]:
     """Release with each estimator and seed, and compare with the truth."""
     found: dict[str, list[Figures]] = {name: [] for name in ESTIMATORS}
     empty: dict[str, list[dict[str, float]]] = {name: [] for name in ESTIMATORS}
+    covered: list[dict[tuple[str, str], tuple[int, int, float]]] = []
     with tempfile.TemporaryDirectory() as name:
         runs = runs_of(plan, data, Path(name))
         truth = next(iter(runs.values())).read()
         for seed in seeds:
             for estimator, run in runs.items():
-                with tempfile.TemporaryDirectory() as out:
-                    release = od.release(run, Path(out) / "out", seed=seed)
+                with tempfile.TemporaryDirectory() as out, kept() as draws:
+                    release = od.release(run, Path(out) / "out", seed=seed, workers=1)
                     fallbacks = release.certificate["runs"][0]["fallbacks"]
                     estimate = release.estimate(run.product.name)
                 evaluation = evaluate(truth.histogram, estimate, truth.frame, run.product, entities=True)
                 found[estimator].append(figures_of(evaluation))
                 empty[estimator].append(zeros(truth.histogram, estimate))
+                if estimator == "posterior":
+                    covered.append(coverage(run, truth, draws))
                 note(f"{plan}, {estimator}, seed {seed} done; {fallbacks} families by a fallback")
-    return found, empty
+    return found, empty, covered
+
+
+def covered_table(covered: Sequence[Mapping[tuple[str, str], tuple[int, int, float]]]) -> str:
+    """Return coverage and mean width over seeds, by query and size of the true count."""
+    sizes = ("all", *(f"{least:,} to {most - 1:,}" for least, most in SIZES))
+    rows = []
+    for query in QUERIES:
+        cells: list[object] = [query]
+        for size in sizes:
+            number, inside, width = np.sum([one.get((query, size), (0, 0, 0)) for one in covered], axis=0)
+            cells += [float(100 * inside / number) if number else None]
+            if size == "all":
+                cells += [float(width / max(1, number))]
+        rows.append(cells)
+    return markdown(("90 % intervals: covered, %", "all", "mean width", *sizes[1:]), rows)
 
 
 def students(variance: float, seed: int) -> tuple[int, int]:
@@ -117,7 +181,7 @@ def students(variance: float, seed: int) -> tuple[int, int]:
         even[:, cell] = count // 20
         even[: count % 20, cell] += 1
     found = posterior_table(family, rules, answers, groups, even)
-    return int(answers.queries[0].values[7, 0]), -1 if found is None else int(found[7].sum())
+    return int(answers.queries[0].values[7, 0]), -1 if found is None else int(found[0][7].sum())
 
 
 def main() -> None:
@@ -128,7 +192,7 @@ def main() -> None:
     seeds = range(1, given.seeds + 1)
     texts = []
     for plan in given.plans:
-        found, empty = compared(plan, given.data, seeds)
+        found, empty, covered = compared(plan, given.data, seeds)
         rows = [
             (name, *(float(np.mean([one[key] for one in empty[name]])) for key in empty[name][0]))
             for name in empty
@@ -139,6 +203,7 @@ def main() -> None:
             "Mean signed error of block totals",
             bias(found),
             markdown(("Blocks", *empty["informed"][0]), rows),
+            covered_table(covered),
         ]
     rows_ = [(f"{v:,.0f}", *students(v, 1), *students(v, 2)) for v in (10.0, 1e3, 1e5, 1e6, 1e7)]
     texts += [

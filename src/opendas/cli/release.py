@@ -541,6 +541,11 @@ def evaluate_command(
 
 _SHORT_SECONDS = 3.0
 
+COVER = "They cover the noise, and nothing else: not what the enumeration itself got wrong."
+CREDIBLE = (
+    "If the prior is right they are, on average over counts, as often as they say; for counts of a kind that "
+    "is rare among the neighbours, less often. What the enumeration itself got wrong is not in them."
+)
 _INTERVAL_COLUMNS = ("geocode", "cell", "count", "estimate", "sd", "lower", "upper")
 
 
@@ -570,6 +575,11 @@ _INTERVAL_COLUMNS = ("geocode", "cell", "count", "estimate", "sd", "lower", "upp
 )
 @click.option("--state", metavar="STATE", default=None, help="Of an NMF of all states, read this one.")
 @click.option(
+    "--posterior",
+    is_flag=True,
+    help="Credible intervals of a release by the estimator posterior, which is drawn again.",
+)
+@click.option(
     "--std-dev",
     is_flag=True,
     help="Answer as the Bureau's files of estimates: geocode|query|estimate|std_dev|query_description.",
@@ -585,6 +595,7 @@ def interval_command(
     selected: bool,
     totals: Path | None,
     state: str | None,
+    posterior: bool,
     std_dev: bool,
     as_json: bool,
 ) -> None:
@@ -602,11 +613,20 @@ def interval_command(
     exact = _exact_question(blocks, geolevel, level)
     if std_dev and as_json:
         raise click.UsageError("give either --std-dev or --json.")
+    if posterior and (len(paths) > 1 or selected or totals is not None or state is not None):
+        raise click.UsageError(
+            "--posterior goes with one release, and without --selected, --totals, --state."
+        )
     with Progress() as shown:
         noisy = opendas.NoisyFile(
             paths[0], state=state, others=paths[1:], totals=totals, progress=_if_long(shown)
         )
-        if geolevel is not None:
+        if posterior:
+            release = opendas.Release(paths[0])
+            table = release.credible(
+                query, geolevel=geolevel, blocks=blocks, level=exact, skip_unknown=skip_unknown
+            )
+        elif geolevel is not None:
             table = noisy.intervals(query, geolevel=geolevel, level=exact, selected=selected)
         else:
             table = noisy.interval(
@@ -620,9 +640,9 @@ def interval_command(
         click.echo("\n".join(_estimate_lines(rows, noisy.labels(query))))
         return
     click.echo(text_table([_interval_row(row) for row in rows], _INTERVAL_COLUMNS))
+    kind, means = ("credible intervals for", CREDIBLE) if posterior else ("intervals for", COVER)
     message(
-        f"{float(100 * exact):.10g} % intervals for the true count. They cover the noise, and nothing else: "
-        "not what the enumeration itself got wrong."
+        f"{float(100 * exact):.10g} % {kind} the true count. {means}"
         + (" On average at most the rest of those shown miss." if selected else "")
     )
 

@@ -536,6 +536,57 @@ class Release:
             query, blocks=blocks, level=level, skip_unknown=skip_unknown, selected=selected
         )
 
+    def credible(
+        self,
+        query: str,
+        *,
+        geolevel: str | None = None,
+        blocks: Any = None,
+        level: str | float | Fraction = "0.90",
+        skip_unknown: bool = False,
+        workers: int | None = None,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> Table:
+        """Return credible intervals of a release by the estimator ``posterior``, which is drawn again.
+
+        Takes about as long as the estimation did.
+
+        Parameters
+        ----------
+        query : str
+        geolevel : str, optional
+            Geolevel or entity category; or else `blocks`.
+        blocks : path, sequence of geocodes, or frame
+            As of :meth:`NoisyFile.interval`.
+        level : str, float or Fraction
+        workers : int, optional
+            Processes that estimate again.
+        progress : callable(stage, done, total), optional
+
+        Returns
+        -------
+        Table
+            As of :meth:`NoisyFile.intervals`: mean and variance of the posterior, and an interval, null where
+            an area has people in a family that kept least squares.
+
+        Raises
+        ------
+        ConfigError
+            If the release was made by another estimator.
+        FormatError
+            If it does not hold all its measurements.
+        """
+        from opendas.runs.verification.credible import areas_at, credible_intervals
+
+        exact = exact_level(level)
+        measured, name = self._noisy._measured(query)
+        measured.table(name)
+        if geolevel is not None:
+            areas = areas_at(measured, geolevel)
+        else:
+            areas = areas_of(blocks, measured.tree.frame, skip_unknown, measured.official)
+        return Table(credible_intervals(measured, name, areas, exact, workers=workers, progress=progress))
+
     def measurements(self, geolevel: str, query: str, *, product: str | None = None) -> Table:
         """Return the noisy measurements of a query group at a geolevel of the run's spine.
 

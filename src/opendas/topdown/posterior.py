@@ -61,19 +61,27 @@ class Posterior:
         if data.information is not None or family.parent is None or not data.measurement.queries:
             return fitted
         start = round_estimate(family, data.rules, data.groups, fitted)
-        table = posterior_table(family, data.rules, data.measurement, data.groups, start)
-        if table is None:
+        found = posterior_table(family, data.rules, data.measurement, data.groups, start)
+        if found is None:
             data.progress.methods.append("least squares kept")
             data.progress.fallback = True
             return fitted
         data.progress.methods.append(POSTERIOR)
+        table, draws = found
+        self.keep(data, draws)
         return table.astype(np.float64)
+
+    def keep(self, data: FamilyData, draws: npt.NDArray[np.int32]) -> None:
+        """Keep tables drawn from the posterior of a family, int32 (k, C, s): here nowhere."""
 
 
 def posterior_table(
     family: Family, rules: LevelRules, measurement: FamilyMeasurement, groups: Groups, start: Ints
-) -> Ints | None:
-    """Return the posterior mean of the children's tables, rounded at random without bias.
+) -> tuple[Ints, npt.NDArray[np.int32]] | None:
+    """Return a table of the children, and tables drawn from their posterior.
+
+    Totals of classes have, on average over the rounding, their posterior means; cells are such that
+    the expected absolute error is small.
 
     Parameters
     ----------
@@ -108,8 +116,9 @@ def posterior_table(
         if _agree(halves, kept):
             totals = _totals(tree, halves, kept, seed)
             draws = np.concatenate([half.draws for half in halves])
-            table = first.counts[:, -tree.mask.shape[1] :]
-            return least_error(table, totals, tree.path, draws)
+            cells = tree.mask.shape[1]
+            table = least_error(first.counts[:, -cells:], totals, tree.path, draws)
+            return table, draws[:, :, -cells:]
         skipped, kept = 0, 2 * kept
     return None
 

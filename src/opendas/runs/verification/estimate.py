@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from opendas.runs.run import Run
 from opendas.runs.simulated.replicates import Base, draw_replicates
 from opendas.runs.verification.plan import released_run
 from opendas.schema.histogram import Histogram
+from opendas.topdown.family_data import Estimator
 from opendas.topdown.model import WHOLE_TREE
 from opendas.verify.check import require
 
@@ -133,6 +135,7 @@ def estimate_again(
     *,
     workers: int | None = None,
     progress: Progress | None = None,
+    fits: Estimator | None = None,
 ) -> Estimation:
     """Estimate a run from the measurements, constraints and spine of a release.
 
@@ -145,14 +148,19 @@ def estimate_again(
         For results of tasks: noisy and estimated values, public as the release itself.
     workers : int, optional
     progress : callable(stage, done, total), optional
+    fits : Estimator, optional
+        In place of the run's, with the same answers.
     """
     constraints = read_constraint_table(released.measurements / "constraints.parquet", run.product, run.spine)
     source = FileSource(measured_levels(run.plan), released.measurements.absolute())
     check_measurement_files(source.levels, run.spine, source.folder)
+    rules = run.rules(constraints)
+    if fits is not None:
+        rules = tuple(replace(rule, estimator=fits) for rule in rules)
     return estimate_spine(
         run.spine,
         constraints,
-        Worker(run.rules(constraints), source, run.resolved.failsafe, keep_used=False),
+        Worker(rules, source, run.resolved.failsafe, keep_used=False),
         histogram=None,
         estimator=run.resolved.estimator,
         workers=workers_for(len(run.spine.leaf), run.product.schema.size, workers),
