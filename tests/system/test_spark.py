@@ -115,7 +115,7 @@ def prepare(folder: Path) -> None:
     data = folder / "nation"
     write_nation(data, 150, 5, 1, people=30.0)
     text = (data / "persons-standard.toml").read_text()
-    (data / "posterior.toml").write_text(text.replace("[run]\n", '[run]\nestimator = "posterior"\n', 1))
+    (data / "informed.toml").write_text(text.replace("[run]\n", '[run]\nestimator = "informed"\n', 1))
     (data / "apart.toml").write_text(text.replace("[run]\n", '[run]\nestimator = "block-by-block"\n', 1))
     damaged = folder / "damaged"
     damaged.mkdir()
@@ -152,17 +152,17 @@ def commands(folder: Path) -> list[tuple[str, str, list[str]]]:
         return [command, str(data / f"{file}.toml"), "--out", str(out / name), *seed, *more]
 
     found = []
-    for file in ("persons", "units", "posterior", "damaged"):
+    for file in ("persons", "units", "informed", "damaged"):
         found.append((f"{file} here", "here", words("run", file, f"{file}-here", "--workers", "1")))
         how = "own" if file == "persons" else "there"
         found.append((f"{file} there", how, words("run", file, f"{file}-there")))
     for how in ("here", "there"):
         found.append((f"measure {how}", how, words("measure", "units-standard", f"two-{how}")))
         found.append((f"estimate {how}", how, words("estimate", "units-standard", f"two-{how}")))
-    found.append(("stopped", "2", words("run", "posterior", "resumed-here")))
-    found.append(("resumed here", "here", words("run", "posterior", "resumed-here", "--resume")))
-    found.append(("stopped too", "2", words("run", "posterior", "resumed-there")))
-    found.append(("resumed there", "there", words("run", "posterior", "resumed-there", "--resume")))
+    found.append(("stopped", "2", words("run", "informed", "resumed-here")))
+    found.append(("resumed here", "here", words("run", "informed", "resumed-here", "--resume")))
+    found.append(("stopped too", "2", words("run", "informed", "resumed-there")))
+    found.append(("resumed there", "there", words("run", "informed", "resumed-there", "--resume")))
     found.append(("apart", "there", words("run", "apart", "apart")))
     found.append(("populated here", "here", words("run", "populated", "populated-here")))
     for name in ("persons", "damaged", "populated", "nothing", "nowhere"):
@@ -216,7 +216,7 @@ def same(here: Path, there: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", ["persons", "units", "posterior"])
+@pytest.mark.parametrize("name", ["persons", "units", "informed"])
 def test_the_release_is_the_same_byte_for_byte(runs: Runs, name: str) -> None:
     for where in ("here", "there"):
         assert runs.told[f"{name} {where}"][0] == 0, runs.told[f"{name} {where}"][1]
@@ -231,7 +231,7 @@ def test_measured_and_estimated_apart(runs: Runs) -> None:
 
 def test_the_input_has_the_same_tag(runs: Runs) -> None:
     """Executors tag what they hold; the noise of a run is bound to the sum."""
-    for name in ("persons", "units", "posterior"):
+    for name in ("persons", "units", "informed"):
         here, there = (state(runs.out(f"{name}-{where}")) for where in ("here", "there"))
         assert here.input_tag == there.input_tag
         assert here.plan_digest == there.plan_digest
@@ -247,13 +247,13 @@ def test_an_interrupted_run_is_finished_by_either_engine(runs: Runs, where: str)
     stopped = {"here": "stopped", "there": "stopped too"}[where]
     assert runs.told[stopped][0] == 130, runs.told[stopped][1]
     assert runs.told[f"resumed {where}"][0] == 0, runs.told[f"resumed {where}"][1]
-    assert same(runs.out("posterior-here"), runs.out(f"resumed-{where}"))
+    assert same(runs.out("informed-here"), runs.out(f"resumed-{where}"))
     ledger = (runs.out(f"resumed-{where}") / "ledger.jsonl").read_text()
-    assert ledger.count("intent") == (runs.out("posterior-here") / "ledger.jsonl").read_text().count("intent")
+    assert ledger.count("intent") == (runs.out("informed-here") / "ledger.jsonl").read_text().count("intent")
 
 
 def test_nothing_but_the_run_stays_behind(runs: Runs) -> None:
-    for name in ("persons", "units", "posterior", "two", "resumed"):
+    for name in ("persons", "units", "informed", "two", "resumed"):
         here, there = (
             # Whether a frame looks made from the records is looked at here only (docs/known-weaknesses.md).
             {path for path in tree(runs.out(f"{name}-{where}")) if not re.search("/(logs|findings)/", path)}

@@ -576,6 +576,8 @@ class Release:
         FormatError
             If it does not hold all its measurements.
         """
+        from opendas.files.area_files import areas_of
+        from opendas.intervals.laws import exact_level
         from opendas.runs.verification.credible import areas_at, credible_intervals
 
         exact = exact_level(level)

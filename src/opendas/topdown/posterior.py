@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -138,7 +137,7 @@ def _totals(tree: Tree, halves: list[Moments], kept: int, seed: int) -> Ints:
     """
     draws = len(halves) * kept
     sizes, empty = (np.sum([getattr(half, name) for half in halves], axis=0) for name in ("sizes", "empty"))
-    totals = np.zeros_like(sizes)
+    totals: Ints = np.zeros_like(sizes)
     for g in range(sizes.shape[1]):
         mean, none = sizes[:, g], empty[:, g]
         lower, upper = mean // draws, -(-mean // draws)
@@ -197,10 +196,8 @@ def tree_of(family: Family, rules: LevelRules, groups: Groups) -> Tree:
         bound[inside] = k
     bounds, classes = np.unique(bound, return_inverse=True)
     levels = [classes.astype(np.int64)]
-    for rows in (
-        *(rows[support] for queries in rules.rounder for _, rows in queries),
-        np.arange(len(support)),
-    ):
+    maps = [rows[support] for queries in rules.rounder for _, rows in queries]
+    for rows in (*maps, np.arange(len(support), dtype=np.int32)):
         finer = _together(levels[-1], rows)
         if finer.max() > levels[-1].max():
             levels += _one_by_one(levels[-1], finer, parent)
@@ -237,11 +234,11 @@ def _one_by_one(coarse: Ints, finer: Ints, parent: Ints) -> list[Ints]:
     order = np.lexsort((-total, above))
     rank = np.empty(len(total), np.int64)
     rank[order] = np.arange(len(total)) - np.searchsorted(above[order], above[order])
-    leading = (_together(coarse, np.minimum(rank[finer], k)) for k in range(1, LEADING + 1))
+    leading = (_together(coarse, np.minimum(rank[finer], k).astype(np.int32)) for k in range(1, LEADING + 1))
     return [new for old, new in itertools.pairwise([coarse, *leading, finer]) if new.max() > old.max()]
 
 
-def _together(coarse: Ints, rows: npt.NDArray[np.integer[Any]]) -> Ints:
+def _together(coarse: Ints, rows: npt.NDArray[np.int32]) -> Ints:
     """Return the partition of cells by both, numbered from 0."""
     both: Ints = np.unique(coarse * (int(rows.max()) + 1) + rows, return_inverse=True)[1]
     return both

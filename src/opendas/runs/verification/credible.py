@@ -53,7 +53,7 @@ class _Kept(Posterior):
 
     def keep(self, data: FamilyData, draws: npt.NDArray[np.int32]) -> None:
         name = hashlib.sha256(data.family.label.encode()).hexdigest()
-        codes = data.family.geocodes
+        codes = np.asarray(data.family.geocodes)
         np.savez(self.folder / f"{name}.npz", geocodes=codes, cells=data.cells, draws=draws)
 
 
@@ -184,22 +184,23 @@ def _parents(measured: MeasuredProduct, areas: AreaWeights, folder: Path) -> tup
     frame, tree = measured.tree.frame, measured.tree
     weight = _weights(areas, len(frame))
     drawn = np.zeros(len(frame), dtype=bool)
-    which, leaf, part = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0)]
+    # An area and a leaf of each row, and its weight.
+    members, part = [np.empty((2, 0), np.int64)], [np.empty(0)]
     for family in _families(folder, frame.geocodes):
         drawn[family.leaf] = True
         people = family.tables.sum(axis=2).mean(axis=0)
         here = weight[:, family.leaf]
         shares = here @ people / max(1.0, float(people.sum()))
         touched = np.flatnonzero(shares)
-        which.append(np.repeat(touched, len(family.leaf)))
-        leaf.append(np.tile(tree.spine.place_of_leaf[family.leaf], len(touched)))
+        leaf = np.tile(tree.spine.place_of_leaf[family.leaf], len(touched))
+        members.append(np.stack([np.repeat(touched, len(family.leaf)), leaf]))
         part.append(np.repeat(shares[touched], len(family.leaf)))
     populated = np.ones(len(frame), dtype=bool)
     if measured.microdata is not None:
         populated = measured.microdata.row_totals() > 0
     known = weight @ (populated & ~drawn).astype(float) == 0.0
-    joined = (np.concatenate(parts) for parts in (which, leaf, part))
-    return Areas(len(areas.names), *joined), np.asarray(known)
+    which, place = np.concatenate(members, axis=1)
+    return Areas(len(areas.names), which, place, np.concatenate(part)), np.asarray(known)
 
 
 def _weights(areas: AreaWeights, leaves: int) -> sparse.csc_matrix:
