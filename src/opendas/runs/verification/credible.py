@@ -11,7 +11,6 @@ Axes: ``a`` areas, ``t`` columns of a table, ``k`` draws, ``C`` children of a fa
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -52,8 +51,8 @@ class _Kept(Posterior):
     folder: Path
 
     def keep(self, data: FamilyData, draws: npt.NDArray[np.int32]) -> None:
-        name = hashlib.sha256(data.family.label.encode()).hexdigest()
         codes = np.asarray(data.family.geocodes)
+        name = bytes(codes[0]).hex()  # no leaf is in two families
         np.savez(self.folder / f"{name}.npz", geocodes=codes, cells=data.cells, draws=draws)
 
 
