@@ -16,6 +16,7 @@ import opendas as od
 from opendas.cli.main import cli
 from opendas.custody.stamps import UNPROVEN_PART
 from opendas.errors import ConfigError, PrivacyError
+from opendas.explore.session import make_session
 from opendas.parts import MECHANISMS
 from opendas.runs.options import RunOptions
 from opendas.runs.release import release
@@ -187,6 +188,8 @@ def test_what_needs_a_law_is_refused(tmp_path: Path) -> None:
     made = od.release(run, tmp_path / "out", measurements="full")
     with pytest.raises(ConfigError, match="no law of its noise"):
         made.intervals("total", geolevel="town")
+    with pytest.raises(ConfigError, match="comes from another package"):
+        make_session(tmp_path / "run.toml")
     account = od.account(run)
     assert account.epsilon() == od.account(rho=run.budget.total).epsilon("cks")
     with pytest.raises(PrivacyError, match="no law of its noise"):

@@ -18,9 +18,8 @@ from opendas.runs.allocate import with_budget
 from opendas.runs.config.load import parse_toml, read_text
 from opendas.runs.config.model import BUILT_IN_PRODUCTS, RunFile
 from opendas.runs.config.released import toml_document, toml_key, toml_value
-from opendas.sampling.mechanisms import stated_mechanism
 
-__all__ = ["read_run_file", "run_file"]
+__all__ = ["own_mechanism", "read_run_file", "run_file"]
 
 
 def run_file(subject: Subject, budget: Budget) -> str:
@@ -113,6 +112,22 @@ def _with_choices(text: str, run: Mapping[str, Any]) -> str:
     return text[: start.end()] + section + text[stop:]
 
 
+def own_mechanism(name: str) -> Mechanism:
+    """Return a mechanism of ours.
+
+    Raises
+    ------
+    ConfigError
+        If it is one of another package, whose noise has no law to show.
+    """
+    if name not in tuple(Mechanism):
+        raise ConfigError(
+            f"The mechanism {name} comes from another package, which states no law of its noise. This page "
+            f"shows {' and '.join(Mechanism)}; opendas plan and account read such a run."
+        )
+    return Mechanism(name)
+
+
 def read_run_file(text: str, subject: Subject) -> Budget:
     """Return the budget of a run file's text for a subject.
 
@@ -137,7 +152,7 @@ def read_run_file(text: str, subject: Subject) -> Budget:
         queries=given.queries,
         normalise=bool(given.normalise),
         delta=given.delta,
-        mechanism=Mechanism(stated_mechanism(section.run.mechanism)),
+        mechanism=own_mechanism(section.run.mechanism),
         neighbours=Neighbours(section.run.neighbours),
     )
     found = resolve_budget(spec, subject.levels, subject.product.workload.canonical, subject.stand_ins)

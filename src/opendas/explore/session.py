@@ -17,7 +17,7 @@ from opendas.explore.budget_page import BudgetPage, budget_state
 from opendas.explore.household_page import HouseholdPage, household_state
 from opendas.explore.households import config_fields
 from opendas.explore.page import Page, State, read_link, state_document, write_link
-from opendas.explore.run_file import read_run_file
+from opendas.explore.run_file import own_mechanism, read_run_file
 from opendas.explore.subjects import RunSubject, Subject
 from opendas.phsafe.config import Mode, parse_config
 from opendas.runs.config.load import read_text
@@ -117,4 +117,5 @@ def make_session(
         return Session(save_to=save_to, state=Session().open_text(text))
     run = load(file, read_records=read_records)
     run.check_alone("explore")
+    own_mechanism(run.resolved.mechanism.value)
     return Session(RunSubject(run), save_to)
