@@ -5,13 +5,15 @@
 Rhode Island 2010 is run on the spine and with the preset of the 2020 production run for one area, estimator
 topdown, and its measurements are exported in the Census Bureau's layout. From the export alone microdata are
 made with the estimators topdown and informed (``opendas estimate --from-nmf``). Those of topdown must be the
-run's own, byte for byte. Mean absolute errors are of one draw of the noise; seconds are those of processors.
+run's own, byte for byte. Mean absolute errors are of one draw of the noise; seconds are those of the
+processor, with one worker.
 """
 
 from __future__ import annotations
 
 import resource
 import tempfile
+import time
 from pathlib import Path
 
 from experiment import RHODE_ISLAND, arguments, deliver, load, markdown, note, rhode_island
@@ -23,16 +25,9 @@ SHOWN = (("block", "total"), ("block_group", "total"), ("tract", "total"), ("cou
 SHOWN += (("block_group", "votingage * hispanic * cenrace"), ("tract", "detailed"))
 
 
-def processor_seconds() -> float:
-    """Return the seconds of processors that this process and its finished children took."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
-
-
 def peak() -> int:
-    """Return the most memory that one process has had so far, in MiB."""
-    used = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return max(used) // 1024
+    """Return the most memory that this process has had so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
 def microdata(release: od.Release) -> dict[str, bytes]:
@@ -50,24 +45,25 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         work = Path(place)
         run = load(rhode_island(given.data, more='[geography]\nspine = "aian"'), work)
-        begun = processor_seconds()
-        own = od.release(run, work / "own", seed=given.seed, measurements="full")
-        found = {"the run itself, topdown": (own, processor_seconds() - begun, peak())}
+        begun = time.process_time()
+        own = od.release(run, work / "own", seed=given.seed, measurements="full", workers=1)
+        found = {"the run itself, topdown": (own, time.process_time() - begun, peak())}
         note("measured")
         od.export_measurements(work / "own", work / "published")
         for estimator in ("topdown", "informed"):
-            begun = processor_seconds()
+            begun = time.process_time()
             made = od.estimate_published(
                 [work / "published" / PRODUCT],
                 work / estimator,
                 frame=[zipped],
                 totals=zipped,
                 estimator=estimator,
+                workers=1,
             )
-            found[f"from the export, {estimator}"] = (made, processor_seconds() - begun, peak())
+            found[f"from the export, {estimator}"] = (made, time.process_time() - begun, peak())
             note(f"{estimator} done")
         same = microdata(own) == microdata(found["from the export, topdown"][0])
-        if not same:
+        if not same or not microdata(own):
             raise SystemExit("the microdata of the export are not those of the run")
         rows = []
         for name, (release, seconds, memory) in found.items():

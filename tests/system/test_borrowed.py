@@ -307,6 +307,14 @@ def test_a_missing_geolevel_and_other_products(made, tmp_path: Path, capsys) -> 
     assert "there twice" in capsys.readouterr().err
     assert guarded(cli, ["estimate", str(made["standard"] / "persons.toml"), "--state", "RI"]) == 2
     assert guarded(cli, ["estimate", "--from-nmf", str(nmf)]) == 2
+    units = str(made["standard"] / "nmf" / "pl94-units")
+    for name, said in (
+        ("posterior", "invariant total@block"),
+        ("block-by-block", "at every geolevel"),
+        ("topdwn", "topdwn"),
+    ):
+        assert guarded(cli, [*asked, units, "--estimator", name]) == 2
+        assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

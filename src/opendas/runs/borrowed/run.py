@@ -37,11 +37,12 @@ from opendas.readers.pl94.reader import official_reader
 from opendas.readers.public_totals import read_public_totals
 from opendas.runs.borrowed.budget import StatedBudget, implied_budget
 from opendas.runs.config.product_file import load_product
-from opendas.runs.config.resolve import Resolved
+from opendas.runs.config.resolve import Resolved, refuse_posterior
 from opendas.runs.run import Run, load
 from opendas.schema.declarations import Invariant, PublishedFile
 from opendas.schema.product import Product
 from opendas.schema.provenance import Domain, Provenance
+from opendas.topdown.model import BLOCK_BY_BLOCK, POSTERIOR
 from opendas.topdown.stages import check_stages
 
 __all__ = ["BorrowedRun", "borrow", "borrow_together"]
@@ -116,6 +117,13 @@ def borrow(
         if not noisy.queries:
             log.warning("%s: no answer of this geolevel is in the file.", noisy.geolevel)
     product = _held(tree)
+    if estimator == BLOCK_BY_BLOCK:
+        raise ConfigError(
+            "estimator block-by-block uses what blocks were asked and nothing above them; published files "
+            "have measurements at every geolevel. Use topdown, informed or posterior."
+        )
+    if estimator == POSTERIOR:
+        refuse_posterior(Mechanism.DISCRETE_GAUSSIAN, product, product.invariants, tree.spine.leaf.name)
     geography = _geography(frame, product)
     known = _known_frame(tree, product, geography)
     spine = _official(tree.spine, known)

@@ -35,7 +35,7 @@ from opendas.schema.provenance import PROVENANCE_WORDS, Discovery, Domain, Prove
 from opendas.topdown.family_data import Estimator
 from opendas.topdown.model import BLOCK_BY_BLOCK, POSTERIOR, WHOLE_TREE
 
-__all__ = ["Resolved", "reader_spec", "resolve"]
+__all__ = ["Resolved", "reader_spec", "refuse_posterior", "resolve"]
 
 
 _OF_TABLES = ("pl94-persons", "pl94-units")
@@ -666,7 +666,7 @@ def _check_estimator(
     if run_file.run.estimator in WHOLE_TREE:
         _refuse_passes(run_file)
     if run_file.run.estimator == POSTERIOR:
-        _refuse_posterior(run_file, product, held, geolevels[-1])
+        refuse_posterior(run_file.run.mechanism, product, held, geolevels[-1])
     above = [invariant for invariant in held if invariant.geolevel != geolevels[-1]]
     if above and run_file.run.estimator == BLOCK_BY_BLOCK:
         queries = ", ".join(f'"{invariant.query}"' for invariant in above)
@@ -677,16 +677,29 @@ def _check_estimator(
         )
 
 
-def _refuse_posterior(run_file: RunFile, product: Product, held: Sequence[Invariant], leaf: str) -> None:
-    """Refuse what the sampler of the leaves could not keep, or has no likelihood for."""
+def refuse_posterior(mechanism: str, product: Product, held: Sequence[Invariant], leaf: str) -> None:
+    """Refuse what the sampler of the leaves could not keep, or has no likelihood for.
+
+    Parameters
+    ----------
+    mechanism : str
+    product : Product
+    held : sequence of Invariant
+        Those that hold, each at a geolevel of the run.
+    leaf : str
+
+    Raises
+    ------
+    ConfigError
+    """
     wrong = [f"invariant {one.name}" for one in held if one.geolevel == leaf]
     inside = bound_cells(product)
     twice = inside.sum(axis=0) > 1
     several = [bound.name for k, bound in enumerate(product.bounds) if inside[k, twice].any()]
     if several:
         wrong.append(f"bounds {', '.join(several)}, which count some cells several times")
-    if run_file.run.mechanism != Mechanism.DISCRETE_GAUSSIAN:
-        wrong.append(f"mechanism {run_file.run.mechanism}: it samples under discrete Gaussian noise alone")
+    if mechanism != Mechanism.DISCRETE_GAUSSIAN:
+        wrong.append(f"mechanism {mechanism}: it samples under discrete Gaussian noise alone")
     if wrong:
         raise ConfigError(
             f"[run] estimator posterior deals a parent's records out among each {leaf}, and cannot keep or "
