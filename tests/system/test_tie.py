@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import subprocess
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from fractions import Fraction
@@ -367,6 +369,17 @@ def test_workers_and_an_interruption_change_nothing(
     assert code == 0, text
     for folder in ("mdf", "measurements", "geography", "run"):
         assert contents(tmp_path / "stopped/release" / folder) == contents(seeded / "release" / folder)
+
+
+def test_spark_makes_the_same_release(world: Path, seeded: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    words = ("run", world / "tied.toml", "--out", tmp_path / "out", "--seed", 2, "--engine", "spark")
+    done = subprocess.run(
+        [sys.executable, "-m", "opendas", *map(str, words), "--workers", "2"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    for folder in ("mdf", "measurements", "geography", "run"):
+        assert contents(tmp_path / "out/release" / folder) == contents(seeded / "release" / folder)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import subprocess
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 from fractions import Fraction
 from pathlib import Path
@@ -122,6 +124,20 @@ def test_the_same_release_in_one_go_and_measured_first(world: Path) -> None:
     at_once, in_steps = files_of(world / "out"), files_of(out)
     assert at_once.keys() == in_steps.keys()
     assert [name for name in at_once if at_once[name] != in_steps[name]] == []
+
+
+def test_spark_makes_the_same_release(world: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    # the driver of Spark lives in a process of its own
+    words = ("run", world / "run.toml", "--out", tmp_path / "out", "--seed", 1, "--engine", "spark")
+    done = subprocess.run(
+        [sys.executable, "-m", "opendas", *map(str, words), "--workers", "2"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    local, spark = files_of(world / "out"), files_of(tmp_path / "out")
+    assert local.keys() == spark.keys()
+    dated = {"certificate.json", "certificate.pdf", "report.html"}  # the day of their issue
+    assert {name for name in local if local[name] != spark[name]} <= dated
 
 
 class Death(Exception):
