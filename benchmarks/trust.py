@@ -135,7 +135,8 @@ def seconds(run_file: Path, source: Path | None = None) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as scratch:
         plain = ["-m", "opendas", "run", str(run_file), "--out", f"{scratch}/out", "--workers", "1"]
         inside = [__file__, "one", str(run_file), "--out", f"{scratch}/out"]
-        environment = {**os.environ, "OPENDAS_BOOKS": f"{scratch}/books"}
+        # An installed package has its bytecode; compiling it in every process would count its lines.
+        environment = {**os.environ, "OPENDAS_BOOKS": f"{scratch}/books", "PYTHONDONTWRITEBYTECODE": ""}
         if source is not None:
             environment["PYTHONPATH"] = str(source / "src")
         before = sum(os.times()[2:4])

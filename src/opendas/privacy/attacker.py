@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -76,6 +77,7 @@ def gaussian_power(rho: Fraction | int | str, alpha: float) -> float:
     return _STANDARD.cdf(_STANDARD.inv_cdf(_rate(alpha, "alpha")) + math.sqrt(2.0 * _at_least_0(rho, "rho")))
 
 
+@lru_cache(maxsize=1024)
 def zcdp_power_bound(rho: Fraction | int | str, alpha: float) -> float:
     """Upper bound on the power of every test at level alpha against every rho-zCDP mechanism.
 
