@@ -122,8 +122,9 @@ def one_run(run_file: str, out: str) -> None:
             is_class = isinstance(found, classmethod)
             made = timed(part, found.__func__ if is_class else found)
             setattr(owner, name, classmethod(made) if is_class else made)
+    sys.argv[1:] = ["run", run_file, "--out", out, "--workers", "1"]
     try:
-        main(["run", run_file, "--out", out, "--workers", "1"])
+        main()  # as the command does, which sets the process up
     except SystemExit as end:
         if end.code:
             raise
