@@ -82,6 +82,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
     run = SimpleNamespace(
         product=SimpleNamespace(name="pl94-persons"),
         companion=None,
+        input_files=(),
         resolved=SimpleNamespace(reader=reader),
     )
     release = SimpleNamespace(verify=lambda **_: calls.checks)

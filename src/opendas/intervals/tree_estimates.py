@@ -184,10 +184,9 @@ def check_totals(tree: NoisyTree, own: Sequence[MeasuredTotals]) -> None:
                 MeasuredTotals(value, variance),
                 f"the {tree.spine.names[number + 1]}s below it",
             )
-            with np.errstate(invalid="ignore"):
-                one, two = 1.0 / mine.variance, 1.0 / variance
-                mean = np.where(one + two > 0, (one * mine.value + two * value) / (one + two), 0.0)
-                mine = MeasuredTotals(mean, 1.0 / (one + two))
+            one, two = 1.0 / mine.variance, 1.0 / variance
+            mean = np.where(one + two > 0, (one * mine.value + two * value) / (one + two), 0.0)
+            mine = MeasuredTotals(mean, 1.0 / (one + two))
         for held in tree.constraints.levels[number].invariants:
             if held.query.name == "total":
                 exact = MeasuredTotals(held.answers[:, 0].astype(np.float64), np.zeros(len(level)))
