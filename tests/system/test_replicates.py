@@ -21,7 +21,9 @@ from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.errors import ConfigError, FormatError
 from opendas.files.replicate_files import ReplicateFile
+from opendas.runs.simulated import pooled_margins
 from opendas.runs.simulated import replicates as drawing
+from opendas.runs.simulated.replicates import Base, starting_counts
 
 RUNS = 12
 
@@ -280,6 +282,58 @@ def test_replicate_weights_give_the_sums_and_errors_that_survey_software_makes_o
     assert len(pq.read_table(tmp_path / "weights.parquet")) == len(out.read_text().splitlines()) - 1
     assert guarded(cli, [*query, str(tmp_path / "weights.xls")]) == 2
     assert "P1" not in capsys.readouterr().out
+
+
+def test_pooled_margins_are_those_of_cells_that_came_out_alike_taken_one_by_one(
+    release: od.Release, capsys: pytest.CaptureFixture[str]
+) -> None:
+    od.replicates(release, runs=RUNS, workers=1)
+    file, frame = ReplicateFile(release.folder / "replicates" / "mini.parquet"), release.frame()
+    starts = list(starting_counts(Base(release.folder.absolute(), "mini"), file))
+    ages = [range(k, 9, 3) for k in range(3)]
+    towns = [code[:4] for code in frame.geocodes.tolist()]
+
+    def cells(dense: np.ndarray) -> dict[tuple[int, int], tuple[int, tuple[int, int, int]]]:
+        """Return the count and the pool of each leaf and age, slowly."""
+        found = {}
+        for leaf, code in enumerate(towns):
+            beside = [k for k, other in enumerate(towns) if other == code]
+            everyone = sum(dense[k].sum() for k in beside)
+            for age, columns in enumerate(ages):
+                count = sum(dense[leaf, column] for column in columns)
+                of_town = sum(dense[k, column] for k in beside for column in columns)
+                expected = of_town * (dense[leaf].sum() / max(1, everyone))
+                size = sum(count > end for end in pooled_margins._COUNTS)
+                found[leaf, age] = (
+                    count,
+                    (age, size, sum(expected > end for end in pooled_margins._EXPECTED)),
+                )
+        return found
+
+    pools: dict[tuple[int, int, int], list[int]] = {}
+    for number, start in enumerate(starts, 1):
+        began = cells(to_dense(start))
+        ended = cells(to_dense(start) + to_dense(file.differences(number, frame, start.size)))
+        for key, (count, pool) in ended.items():
+            pools.setdefault(pool, []).append(abs(count - began[key][0]))
+    published = cells(to_dense(release.estimate()))
+    own = release.margin("age", geolevel="block").to_arrow().to_pylist()
+    asked = ["margin", str(release.path), "--query", "age", "--geolevel", "block", "--pooled", "--json"]
+    assert guarded(cli, asked) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    wider = 0
+    for (leaf, age), (count, pool) in published.items():
+        alike = sorted(pools.get(pool, ()))
+        n = len(alike)
+        rank = min(n, -(-9 * (n + 1) // 10))
+        row, before = rows[3 * leaf + age], own[3 * leaf + age]
+        assert row["count"] == count == before["count"]
+        assert row["margin"] == max(before["margin"], alike[rank - 1] if n else 0)
+        assert (row["bias"], row["standard_error"]) == (before["bias"], before["standard_error"])
+        wider += row["margin"] > before["margin"]
+    assert wider > 0
+    for more in (["--geolevel", "town"], ["--geolevel", "block", "--ratio", "old", "adult"]):
+        assert guarded(cli, ["margin", str(release.path), "--query", "age", "--pooled", *more]) == 2
 
 
 def test_records_of_replicates_are_those_that_the_errors_were_taken_of(

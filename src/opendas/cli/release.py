@@ -391,6 +391,11 @@ def replicates_command(
     default=None,
     help="Write the counts with replicate weights for survey software, to a file .csv or .parquet.",
 )
+@click.option(
+    "--pooled",
+    is_flag=True,
+    help="Of blocks: wider where a cell's own replicates say too little, as of races.",
+)
 @microdata_options
 @json_option
 def margin_command(
@@ -403,6 +408,7 @@ def margin_command(
     sql: str | None,
     shortest: bool,
     weights: Path | None,
+    pooled: bool,
     run_file: Path | None,
     to: Path | None,
     as_json: bool,
@@ -420,6 +426,8 @@ def margin_command(
     if sum(given is not None for given in (ratio, sql, shortest or None, weights)) > 1:
         raise click.UsageError("give one of --ratio, --sql, --shortest and --weights.")
     release = _published(out, run_file, to)
+    if pooled and (shortest or weights is not None or not isinstance(release, opendas.Release)):
+        raise click.UsageError("--pooled goes with the margins of a release alone.")
     if weights is not None:
         if geolevel is None:
             raise click.UsageError("--weights goes with --geolevel.")
@@ -436,7 +444,8 @@ def margin_command(
             click.echo(text_table(shown, ["geocode", "cell", "figure", "lower", "upper", "source"]))
         return
     of = ratio if sql is None else _text_of(sql)
-    table = release.margin(query, geolevel=geolevel, blocks=blocks, level=exact, of=of)
+    more = {"pooled": True} if pooled else {}
+    table = release.margin(query, geolevel=geolevel, blocks=blocks, level=exact, of=of, **more)
     rows = table.to_arrow().to_pylist()
     if as_json:
         emit_json({"level": float(exact), "rows": [_margin_row(row, None) for row in rows]})

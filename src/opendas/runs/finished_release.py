@@ -408,6 +408,7 @@ class Release:
         blocks: Any = None,
         level: str | float | Fraction = "0.90",
         of: FunctionOfCounts | None = None,
+        pooled: bool = False,
     ) -> Table:
         """Return published counts, or figures made of them, with margins from :func:`opendas.replicates`.
 
@@ -425,6 +426,9 @@ class Release:
             What to make of the counts: a function that takes them as an Arrow table (``geocode``, and a
             column for each cell) and returns a frame; SQL for DuckDB over the table ``counts``; or two cells,
             of which the first is divided by the second. Columns of text name the rows of the answer.
+        pooled : bool
+            Of counts of the leaves, as of blocks: take the larger of the cell's own margin and that of all
+            cells that came out alike. Rare cells are covered as often as promised by it.
 
         Returns
         -------
@@ -439,12 +443,18 @@ class Release:
         """
         from opendas.files.area_files import areas_of
         from opendas.intervals.laws import exact_level
+        from opendas.runs.simulated.pooled_margins import check_pooled, pooled_margins
+        from opendas.runs.simulated.replicates import Base
         from opendas.tables.cells import find_table
         from opendas.tables.replicate_margins import Replicated, margins_of
 
         if (geolevel is None) == (blocks is None):
             raise ConfigError("give either geolevel or blocks.")
         released, name, _ = find_table(self._files, query)
+        if pooled:
+            base = Base(self.folder.absolute(), released.name)
+            check_pooled(released.frame, geolevel, of)
+            return Table(pooled_margins(base, Replicated.of(released), name, exact_level(level)))
         where: str | AreaWeights
         if geolevel is None:
             where = areas_of(blocks, released.frame, False, released.official)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -43,7 +43,7 @@ from opendas.runs.simulated.starting_counts import StartingCounts
 from opendas.runs.verification.plan import released_run
 from opendas.schema.histogram import Histogram
 
-__all__ = ["Base", "draw_replicates", "write_replicate_microdata"]
+__all__ = ["Base", "draw_replicates", "starting_counts", "write_replicate_microdata"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -169,6 +169,13 @@ def draw_replicates(
     return ReplicateFile(path)
 
 
+def starting_counts(base: Base | MicrodataBase, file: ReplicateFile) -> Iterator[Histogram]:
+    """Yield the counts that each replicate of a file started from, one row per leaf of the frame."""
+    simulation, published = _prepared(base)
+    for number in range(1, file.about.runs + 1):
+        yield _start(published, file.about, number)[1].take(simulation.run.spine.place_of_leaf)
+
+
 def write_replicate_microdata(
     base: Base | MicrodataBase, file: ReplicateFile, folder: Path, stamps: Sequence[str]
 ) -> tuple[Path, ...]:
@@ -187,14 +194,12 @@ def write_replicate_microdata(
     stamps : sequence of str
         Of the release.
     """
-    simulation, published = _prepared(base)
-    run = simulation.run
+    run = _prepared(base)[0].run
     frame = record_frame(run.product, run.frame)
     said = {"format": "opendas microdata of replicates 1", **asdict(file.about), "stamps": list(stamps)}
     make_folder(folder)
     paths = []
-    for number in range(1, file.about.runs + 1):
-        start = _start(published, file.about, number)[1].take(run.spine.place_of_leaf)
+    for number, start in enumerate(starting_counts(base, file), start=1):
         error = file.differences(number, run.frame, start.size)
         found = difference(start, Histogram(error.indptr, error.cells, -error.counts, error.size))
         for name, counts in ((f"{number:04d}", found), (f"{number:04d}_start", start)):
