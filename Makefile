@@ -8,7 +8,7 @@ PYTEST_ARGS ?= --numprocesses 2
 FAST := --doctest-modules src/opendas tests/unit tests/contract tests/property tests/reference -m "not slow"
 FUZZ_ARGS ?= --runs 2000
 BIN := $(VENV)/bin
-# Bytecode is kept, whatever the shell says: else each of the many processes that tests start compiles anew.
+# Bytecode is kept, whatever the shell says: else each of the many processes that tests start compiles again.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 

@@ -41,7 +41,8 @@ def main() -> None:
                 true = count_table(truth, query_table(run.product, query), frame.grouping(frame.leaf))
                 found = release.margin(query, geolevel=frame.leaf, pooled=pooled).to_arrow()
                 inside = np.isin(
-                    found.column("geocode").to_numpy(zero_copy_only=False), frame.geocodes.astype(str)
+                    found.column("geocode").to_numpy(zero_copy_only=False).astype(str),
+                    frame.geocodes.astype(str),
                 )
                 count, margin = (found.column(name).to_numpy()[inside] for name in ("count", "margin"))
                 off = np.abs(count - true.ravel())

@@ -25,26 +25,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "BudgetError",
-    "CheckFailed",
-    "ConfigError",
-    "ConstraintConflict",
-    "DataError",
-    "EnvironmentFailure",
-    "EstimationError",
-    "Finding",
-    "FormatError",
-    "GeographyError",
-    "HeldConstraint",
-    "InfeasibleFamily",
-    "OpendasError",
-    "PrivacyError",
-    "SchemaError",
-    "SolverFailure",
-    "is_interrupt",
-]
-
 
 class OpendasError(Exception):
     """Root of all errors that OpenDAS raises on purpose."""

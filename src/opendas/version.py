@@ -15,8 +15,6 @@ from pathlib import Path
 
 from opendas.errors import ConfigError
 
-__all__ = ["__version__", "commit", "issue_date"]
-
 __version__ = metadata.version("opendas")
 
 

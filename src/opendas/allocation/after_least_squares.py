@@ -32,15 +32,6 @@ from opendas.sampling.laws import DiscreteGaussian
 from opendas.solvers.shares import least_gap, minimise_shares
 from opendas.solvers.simplex import project_integers
 
-__all__ = [
-    "SHARE_UNIT",
-    "LeastSquaresAllocation",
-    "allocate_after_least_squares",
-    "least_squares_variances",
-    "whole_shares",
-]
-
-
 SHARE_UNIT = Fraction(1, 10**6)
 """Shares found by a search are whole multiples of it: what is lost is of the order of its square."""
 

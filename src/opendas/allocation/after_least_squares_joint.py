@@ -33,8 +33,6 @@ from opendas.schema.product import Product
 from opendas.schema.query_groups import Workload
 from opendas.solvers.shares import least_gap, minimise_shares
 
-__all__ = ["JointAllocation", "JointRow", "allocate_queries_after_least_squares"]
-
 Targets = Mapping[str, Mapping[str, float]]
 
 SOURCE = "public numbers of geounits of the spine, optimal after least squares; no count was used"

@@ -26,9 +26,6 @@ from opendas.arrays import Floats
 from opendas.errors import BudgetError, ConfigError
 from opendas.privacy.relations import Mechanism
 
-__all__ = ["LARGEST_COUNT", "Moments", "clamped_moments"]
-
-
 LARGEST_COUNT = 1 << 53
 """Counts are whole numbers that a double holds."""
 

@@ -19,8 +19,6 @@ from opendas.allocation.clamped_error import LARGEST_COUNT
 from opendas.arrays import Ints
 from opendas.errors import DataError, FormatError
 
-__all__ = ["CountHistogram", "Level", "unknown_counts"]
-
 _DENSE = 1 << 22
 """Counts below this are counted in an array of their own; above, they are few and are sorted."""
 

@@ -25,9 +25,6 @@ from scipy.special import erfcx, ndtr, zeta
 
 from opendas.arrays import Floats
 
-__all__ = ["EULER", "WIDE_RHO", "moments", "slope_table"]
-
-
 WIDE_RHO = 1 / 2048
 """Up to here, where sigma is at least 32, the corrected integral is used: its error is below 1e-12."""
 

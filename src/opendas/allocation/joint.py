@@ -33,8 +33,6 @@ from opendas.errors import BudgetError, ConfigError
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 
-__all__ = ["Pair", "QueryAllocation", "allocate_queries", "pair_weights"]
-
 _EVERY = "*"
 
 

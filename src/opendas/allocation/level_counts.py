@@ -17,8 +17,6 @@ from opendas.arrays import Ints
 from opendas.custody.folders import at_once
 from opendas.errors import ConfigError, Finding, FormatError
 
-__all__ = ["LevelCounts", "read_level_counts"]
-
 _LEVEL_KEYS = ("name", "values", "mult", "nodes", "fixed")
 _KEYS = ("levels", "source")
 _WHOLE = "expected a whole number from 0 to 2**53"

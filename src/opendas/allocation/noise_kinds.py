@@ -9,8 +9,6 @@ from fractions import Fraction
 from opendas.errors import ConfigError
 from opendas.privacy.relations import Mechanism, Neighbours
 
-__all__ = ["NoiseKind", "noise_kind", "relation", "sensitivity_factor"]
-
 
 class NoiseKind(StrEnum):
     """Noise added to every released count.

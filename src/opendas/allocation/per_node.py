@@ -31,9 +31,6 @@ from opendas.arrays import Floats, Ints
 from opendas.errors import BudgetError, ConfigError, GeographyError, PrivacyError
 from opendas.privacy.relations import Mechanism, Neighbours
 
-__all__ = ["NodeAllocation", "allocate_per_node"]
-
-
 _PARTS = 10**15
 """Exact budgets are multiples of the total over this."""
 

@@ -21,8 +21,6 @@ from opendas.errors import EstimationError
 from opendas.geography.hierarchy import Hierarchy
 from opendas.solvers.simplex import project, project_integers
 
-__all__ = ["post_process"]
-
 Counts = npt.NDArray[Any]
 
 

@@ -31,8 +31,6 @@ from opendas.errors import BudgetError, ConfigError
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 
-__all__ = ["Allocation", "LevelError", "allocate_target", "allocate_total", "errors_at"]
-
 Number = Fraction | int | str
 
 _WIDEST_WEIGHTS = 1e30

@@ -26,13 +26,6 @@ from opendas.allocation.noise_kinds import NoiseKind, sensitivity_factor
 from opendas.arrays import Floats, Ints
 from opendas.privacy.relations import Neighbours
 
-__all__ = [
-    "KIND_CODES",
-    "Separable",
-    "level_errors",
-    "level_slopes",
-]
-
 KIND_CODES = {kind: number for number, kind in enumerate(NoiseKind)}
 _LAPLACE, _GAUSSIAN, _DISCRETE_LAPLACE = (
     KIND_CODES[kind] for kind in (NoiseKind.LAPLACE, NoiseKind.GAUSSIAN, NoiseKind.DISCRETE_LAPLACE)

@@ -26,19 +26,6 @@ from opendas.errors import BudgetError
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism
 
-__all__ = [
-    "LARGEST_BUDGET",
-    "SMALLEST_BUDGET",
-    "Optimum",
-    "checked_total",
-    "exact_split",
-    "minimise_budget",
-    "minimise_error",
-    "power_rule",
-    "rounded_up",
-]
-
-
 SMALLEST_BUDGET, LARGEST_BUDGET = 1e-12, 1e15
 """Totals outside are refused: one buys nothing, the other protects nobody."""
 

@@ -15,8 +15,6 @@ from opendas.privacy.relations import Mechanism, Neighbours, noise_distribution
 from opendas.privacy.zcdp import Account, PureAccount
 from opendas.sampling.mechanisms import AnyNoise
 
-__all__ = ["DEFAULT_DELTA", "EVERY_OTHER", "Budget", "exact_shares"]
-
 EVERY_OTHER = "*"
 """Key that stands for every geolevel not named beside it."""
 

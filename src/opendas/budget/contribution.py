@@ -15,8 +15,6 @@ import numpy as np
 from opendas.schema.declarations import ContributionBound, Distinct
 from opendas.schema.product import Product
 
-__all__ = ["ONE_RECORD", "Contribution"]
-
 
 @dataclass(frozen=True, slots=True)
 class Contribution:

@@ -15,16 +15,6 @@ from opendas.privacy.relations import Neighbours
 from opendas.sampling.laws import DiscreteLaplace
 from opendas.sampling.mechanisms import AnyNoise
 
-__all__ = [
-    "UNITS_OF_SEVERAL",
-    "PlanRow",
-    "attribute_rho",
-    "budget_loss",
-    "invariant_shares",
-    "plan_rows",
-    "within_rho",
-]
-
 UNITS_OF_SEVERAL = (
     "the exact account is of one changed record, and here all records of a protected unit may change, and "
     "their number: the formulas state its loss."

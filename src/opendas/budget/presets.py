@@ -12,8 +12,6 @@ from types import MappingProxyType
 from opendas.budget.allocation import exact_shares
 from opendas.errors import ConfigError
 
-__all__ = ["Preset", "preset", "preset_names"]
-
 # The allocations that were published, as printed.
 #
 # Sources

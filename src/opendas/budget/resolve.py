@@ -18,8 +18,6 @@ from opendas.errors import BudgetError
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 
-__all__ = ["BudgetSpec", "resolve_budget"]
-
 Number = Fraction | int | str
 Shares = Mapping[str, Number]
 

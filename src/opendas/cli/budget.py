@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from opendas.measurement.account import PlanAccount
     from opendas.privacy.zcdp import Account
 
-__all__ = ["account_command", "allocate_command"]
-
 
 @click.command("account")
 @click.argument("run_file", metavar="[RUN.toml]", type=PATH, required=False)

@@ -11,8 +11,6 @@ import click
 from opendas.cli.options import PATH, json_option, ledger_option
 from opendas.cli.output import emit_json, message, text_table
 
-__all__ = ["compare_command", "swap_command"]
-
 
 @click.command("compare")
 @click.argument("sources", metavar="A [B ...]", nargs=-1, required=True, type=PATH)

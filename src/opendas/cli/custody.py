@@ -11,8 +11,6 @@ import click
 from opendas.cli.options import PATH, json_option, open_signing_key, out_argument
 from opendas.cli.output import emit_json, message, text_table
 
-__all__ = ["keys_command", "ledger_command", "sign_command"]
-
 passphrase_file_option = click.option(
     "--passphrase-file",
     metavar="FILE",

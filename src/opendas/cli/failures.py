@@ -16,8 +16,6 @@ from opendas.custody.folders import open_folder
 from opendas.errors import OpendasError, is_interrupt
 from opendas.version import issue_date
 
-__all__ = ["EXIT_ENVIRONMENT", "EXIT_INTERNAL", "EXIT_INTERRUPTED", "EXIT_USAGE", "guarded"]
-
 EXIT_USAGE = 2
 EXIT_ENVIRONMENT = 6
 EXIT_INTERNAL = 70

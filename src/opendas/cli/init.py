@@ -18,8 +18,6 @@ from opendas.files.atomic import write_atomic
 if TYPE_CHECKING:
     from opendas.runs.starting.guess import TableGuess
 
-__all__ = ["init_command"]
-
 
 @click.group("init")
 def init_command() -> None:

@@ -21,8 +21,6 @@ from opendas.custody.folders import writable
 from opendas.custody.secret_files import forbid_core_files
 from opendas.errors import EnvironmentFailure
 
-__all__ = ["COMMANDS", "cli", "main"]
-
 COMMANDS = {
     "list": "start",
     "doctor": "start",

@@ -12,32 +12,6 @@ import click
 if TYPE_CHECKING:
     from opendas.custody.passphrase import Passphrase
 
-__all__ = [
-    "FOLDER",
-    "PATH",
-    "check_engine",
-    "domain_option",
-    "engine_options",
-    "given_passphrase",
-    "group_writable_option",
-    "json_option",
-    "key_options",
-    "ledger_option",
-    "mdf_format_option",
-    "new_passphrase",
-    "open_signing_key",
-    "out_argument",
-    "out_option",
-    "read_records_option",
-    "remember_out",
-    "resume_option",
-    "run_file_argument",
-    "seed_option",
-    "sign_options",
-    "strict_option",
-    "to_option",
-]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 PATH: click.Path = click.Path(path_type=Path)
 FOLDER: click.Path = click.Path(path_type=Path, file_okay=False)

@@ -22,16 +22,6 @@ from opendas.runs.progress.clock import StageSpeed, size_text
 if TYPE_CHECKING:
     from opendas.runs.progress.forecast import Forecast
 
-__all__ = [
-    "Progress",
-    "duration",
-    "echo_protection",
-    "emit_json",
-    "message",
-    "telling_compilation",
-    "text_table",
-]
-
 _TTY_SECONDS = 0.2
 _LOG_SECONDS = 10.0
 

@@ -31,9 +31,6 @@ from opendas.errors import DataError, Finding
 if TYPE_CHECKING:
     from opendas.phsafe.accuracy import AccuracyRow
 
-__all__ = ["phsafe_accuracy_command", "phsafe_command", "phsafe_post_command"]
-
-
 _FURTHER = re.compile(r"\(([0-9]+) further lines\)$")
 _DETAIL = re.compile(r" \((?:its unit: .*|[0-9]+ further lines)\)$")
 

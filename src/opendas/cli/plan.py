@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from opendas.tuning.judge import Step
     from opendas.tuning.tune import Tuning
 
-__all__ = ["plan_command", "spine_command", "tune_command"]
-
 
 @click.command("plan")
 @run_file_argument

@@ -26,18 +26,6 @@ from opendas.cli.output import Progress, emit_json, message, text_table
 if TYPE_CHECKING:
     from opendas import PublishedMicrodata, Release
 
-__all__ = [
-    "evaluate_command",
-    "export_command",
-    "interval_command",
-    "margin_command",
-    "nmf_command",
-    "replicates_command",
-    "tabulate_command",
-    "verify_command",
-]
-
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 

@@ -37,17 +37,6 @@ from opendas.runs.progress.clock import peak_rss_mb
 if TYPE_CHECKING:
     from opendas.runs.run import Run
 
-__all__ = [
-    "estimate_command",
-    "forget_key_command",
-    "measure_command",
-    "next_steps",
-    "publish_command",
-    "run_answer",
-    "run_command",
-    "status_command",
-]
-
 
 @click.command("run")
 @run_file_argument

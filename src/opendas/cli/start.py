@@ -15,17 +15,6 @@ from opendas.cli.output import Progress, duration, emit_json, message, telling_c
 from opendas.cli.runs import run_answer
 from opendas.errors import CheckFailed, ConfigError, EnvironmentFailure
 
-__all__ = [
-    "demo_command",
-    "doctor_command",
-    "explore_command",
-    "fetch_command",
-    "list_command",
-    "make_census_command",
-    "make_nation_command",
-]
-
-
 _PRODUCTS = {
     "pl94-persons": "2020 redistricting data, persons: 8 x 2 x 2 x 63 = 2,016 cells",
     "pl94-units": "2020 redistricting data, housing units: vacant or occupied",

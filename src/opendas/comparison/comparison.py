@@ -32,8 +32,6 @@ from opendas.tables.names import area_names
 from opendas.tables.replicate_margins import Replicated, number_of_replicates, table_margins
 from opendas.tables.tabulate import NO_MARGIN, margins
 
-__all__ = ["Comparison", "Figures"]
-
 REPLICATES, MEASUREMENT, FRAME = "replicates", "measurement", "frame"
 """What a margin is from: of the published count; of the one noisy answer below it; none can live there."""
 

@@ -21,8 +21,6 @@ from opendas.files.official_areas import OfficialAreas
 from opendas.files.shapes import shape_layers
 from opendas.geography.frame import Grouping
 
-__all__ = ["GRID", "Drawing", "draw", "read_shapes"]
-
 GRID = 1 << 14
 """Steps of the grid along the longer side of the map."""
 

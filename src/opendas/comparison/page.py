@@ -19,8 +19,6 @@ from opendas.geography.frame import Grouping
 from opendas.report.html import templates
 from opendas.tables.tabulate import NO_MARGIN
 
-__all__ = ["MOST_NUMBERS", "compare_page", "write_comparison"]
-
 MOST_NUMBERS = 4_000_000
 """Numbers on a page. Beyond them the geolevels with most geounits show their first variable, or nothing; the
 page says so."""

@@ -27,8 +27,6 @@ from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 
-__all__ = ["Common", "Counts", "Source", "common_counts", "open_source", "truth_source"]
-
 RELEASE, SWAPPED, OFFICIAL = "release", "swapped microdata", "official file"
 MICRODATA, TRUTH = "microdata", "truth"
 

@@ -25,8 +25,6 @@ from opendas.metrics.race_groups import (
     quintile_classes,
 )
 
-__all__ = ["LARGEST", "summaries"]
-
 LARGEST = 10
 """Geounits that a list names."""
 

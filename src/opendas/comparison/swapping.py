@@ -30,8 +30,6 @@ from opendas.readers.row_readers import LongForm
 from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
 
-__all__ = ["Households", "Swap", "Swapped", "read_households", "swap_households", "write_swapped"]
-
 _ROUNDS = 20
 """Tries to find a partner elsewhere; the order is drawn again in each."""
 

@@ -17,8 +17,6 @@ from opendas.errors import ConstraintConflict, HeldConstraint
 from opendas.schema.query_groups import QueryGroup
 from opendas.solvers.conflict import NO_LIMIT, RangeSystem, find_conflict
 
-__all__ = ["Atoms", "Gathering", "forest", "invariant_name", "is_laminar"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Atoms:

@@ -31,8 +31,6 @@ from opendas.geography.spine import Spine
 from opendas.schema.product import Product
 from opendas.solvers.conflict import NO_LIMIT, RangeSystem, can_hold
 
-__all__ = ["check_feasible"]
-
 log = logging.getLogger(__name__)
 
 STEP = "before anything is drawn"

@@ -33,8 +33,6 @@ from opendas.schema.declarations import Tie
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["EMPTY", "FREE", "ExactQuery", "LeafPatterns", "PublicFacts", "leaf_patterns"]
-
 EMPTY, FREE = -1, 0
 """States of an atom at a leaf: it holds nobody; no fixed sum of the leaf counts it."""
 

@@ -24,18 +24,6 @@ from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = [
-    "ConstraintTable",
-    "InvariantAnswers",
-    "JointTotal",
-    "LevelConstraints",
-    "TiedCounts",
-    "bound_cells",
-    "bound_table",
-    "bounds_of_leaves",
-    "invariant_geolevels",
-]
-
 _MOST_BOUND = 1 << 62
 
 

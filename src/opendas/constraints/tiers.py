@@ -25,8 +25,6 @@ from opendas.schema.declarations import StructuralZero
 from opendas.schema.product import Product
 from opendas.solvers.conflict import NO_LIMIT
 
-__all__ = ["Tier", "Tiers"]
-
 MOST_ZEROS = 40
 """More structural zeros are told as one."""
 WIDEST = 60_000

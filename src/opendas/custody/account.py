@@ -18,21 +18,6 @@ from opendas.custody.protected_units import CENSUS_CHANGES
 from opendas.errors import FormatError, PrivacyError
 from opendas.privacy.exact import format_fraction, parse_fraction
 
-__all__ = [
-    "ALLOCATE",
-    "EVALUATE",
-    "EXACT",
-    "EXPERIMENT",
-    "PLAN",
-    "PUBLISH",
-    "TUNE",
-    "AccountFacts",
-    "Selection",
-    "account_of",
-    "book_answer",
-    "selection_of",
-]
-
 EVALUATE, EXACT, TUNE, ALLOCATE, PUBLISH = "evaluate", "exact", "tune", "allocate", "publish"
 PLAN, EXPERIMENT = "plan", "experiment"
 

@@ -17,8 +17,6 @@ from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Neighbours
 from opendas.privacy.zcdp import checked_delta, epsilon_cks
 
-__all__ = ["BookTerms", "rho_within"]
-
 _GRID: Final = 10**9
 """A limit in epsilon is held by a rho of nine decimals, rounded down."""
 

@@ -23,18 +23,6 @@ from opendas.privacy.exact import parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.version import __version__
 
-__all__ = [
-    "FOLDER_VARIABLE",
-    "Book",
-    "InputTags",
-    "add_loss",
-    "book_of",
-    "books_folder",
-    "create_book",
-    "file_tags",
-    "known_books",
-]
-
 FOLDER_VARIABLE = "OPENDAS_BOOKS"
 _KEY_SUFFIX = ".key"
 _FILE = b"opendas input file 1"

@@ -22,24 +22,6 @@ from typing import BinaryIO, Final
 
 from opendas.errors import PrivacyError
 
-__all__ = [
-    "LOCK_NAME",
-    "PARTIAL_SUFFIX",
-    "Folder",
-    "at_once",
-    "held_folders",
-    "hold",
-    "hold_again",
-    "holding",
-    "let_go",
-    "move_folder",
-    "new_file",
-    "open_folder",
-    "remove_file",
-    "remove_tree",
-    "writable",
-]
-
 LOCK_NAME: Final = ".opendas.lock"
 """File by which an output folder is known as one."""
 

@@ -16,8 +16,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from opendas.custody.run_key import RunKey
 from opendas.errors import DataError
 
-__all__ = ["TagSum", "tag_entries", "tag_key", "tag_of"]
-
 _ENTRIES_AT_ONCE = 1 << 18
 _MOST_LEAVES = 1 << 34
 _MOST_CELLS = 1 << 31

@@ -26,8 +26,6 @@ from opendas.custody.ledger_lines import Finished, LedgerAct, LedgerLine, head_o
 from opendas.custody.protected_units import Change
 from opendas.errors import EnvironmentFailure, PrivacyError
 
-__all__ = ["Ledger"]
-
 
 class Ledger:
     """An open ledger, with the output folder locked for as long as it is open.

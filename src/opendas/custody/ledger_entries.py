@@ -13,15 +13,6 @@ from opendas.errors import ConfigError, PrivacyError
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 
-__all__ = [
-    "INFINITE",
-    "LedgerEntry",
-    "Loss",
-    "Spent",
-    "sum_of",
-    "total_spent",
-]
-
 INFINITE: Final = "infinity"
 Loss = Fraction | Literal["infinity"]
 """An exact rho or epsilon, or ``"infinity"`` where nothing is guaranteed (a seeded run)."""

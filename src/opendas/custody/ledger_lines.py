@@ -15,8 +15,6 @@ from opendas.custody.ledger_entries import LedgerEntry
 from opendas.errors import OpendasError, PrivacyError
 from opendas.privacy.exact import canonical_json
 
-__all__ = ["Finished", "LedgerAct", "LedgerLine", "Said", "head_of", "read_lines"]
-
 _FORMAT: Final = 2
 _KNOWN_FORMATS: Final = (1, 2)
 _GENESIS: Final = "0" * 64

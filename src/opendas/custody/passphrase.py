@@ -21,8 +21,6 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 from opendas.custody.secret_files import read_given
 from opendas.errors import PrivacyError
 
-__all__ = ["LEAST_CHARACTERS", "Passphrase", "open_sealed", "read_passphrase_file", "seal"]
-
 LEAST_CHARACTERS: Final = 12
 """Of a passphrase for a new key."""
 

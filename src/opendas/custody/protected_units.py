@@ -10,17 +10,6 @@ from typing import Final
 
 from opendas.errors import ConfigError
 
-__all__ = [
-    "ADDRESS",
-    "CENSUS_CHANGES",
-    "Change",
-    "change_of",
-    "change_of_any",
-    "one_record",
-    "unit_id",
-    "unit_of_column",
-]
-
 _WORD: Final = re.compile(r"[^\W_]+")
 
 

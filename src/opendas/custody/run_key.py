@@ -25,8 +25,6 @@ from opendas.custody.passphrase import Passphrase, open_sealed, seal
 from opendas.custody.secret_files import destroy_secret, private_folder, read_secret, write_secret
 from opendas.errors import ConfigError, PrivacyError
 
-__all__ = ["KEY_BYTES", "KeyShare", "RunKey", "join_shares", "save_shares", "split_key"]
-
 KEY_BYTES = 32
 _FORMAT = b"opendas run key, format 1"
 _FILE_HEADER = "opendas-run-key 1"

@@ -16,15 +16,6 @@ from pathlib import Path
 from opendas.custody.folders import open_folder, remove_file
 from opendas.errors import EnvironmentFailure, PrivacyError
 
-__all__ = [
-    "destroy_secret",
-    "forbid_core_files",
-    "private_folder",
-    "read_given",
-    "read_secret",
-    "write_secret",
-]
-
 _LONGEST = 8192
 
 

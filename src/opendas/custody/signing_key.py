@@ -20,8 +20,6 @@ from opendas.custody.passphrase import Passphrase, open_sealed, seal
 from opendas.custody.secret_files import read_secret, write_secret
 from opendas.errors import ConfigError, PrivacyError
 
-__all__ = ["PUBLIC_SUFFIX", "PublicKey", "SigningKey"]
-
 PUBLIC_SUFFIX = ".pub"
 """Of the file of a public key, beside that of its private key."""
 

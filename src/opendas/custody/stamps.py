@@ -4,16 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = [
-    "CHOSEN_WITH_TRUTH",
-    "DEMONSTRATION_FRAME",
-    "DOMAIN_FROM_RECORDS",
-    "NOT_FOR_RELEASE",
-    "POPULATED_LEAVES",
-    "UNPROVEN_PART",
-    "KeyCustody",
-]
-
 CHOSEN_WITH_TRUTH = "CHOSEN WITH THE TRUTH"
 """Stamp of a release that may have been chosen, or planned, with the confidential data in sight."""
 

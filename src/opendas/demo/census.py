@@ -38,8 +38,6 @@ from opendas.schema.dhc_units import FIRST_QUARTERS, dhc_units
 from opendas.schema.pl94 import HHGQ_LEVELS, pl94_persons, pl94_units, race_combinations
 from opendas.solvers.rounding.snapping import mix
 
-__all__ = ["MadeCensus", "make_census"]
-
 logger = logging.getLogger(__name__)
 
 

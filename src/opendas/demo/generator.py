@@ -22,16 +22,6 @@ from opendas.files.parquet import bytes_column, write_parquet
 from opendas.geography.frame import CENSUS_PREFIX, official_geolevels
 from opendas.schema.pl94 import GQ_COLUMNS, pl94_persons
 
-__all__ = [
-    "DemoState",
-    "frame_table",
-    "make_state",
-    "persons_table",
-    "run_file",
-    "units_table",
-    "write_demo",
-]
-
 logger = logging.getLogger(__name__)
 
 LEAST_BLOCKS = 50

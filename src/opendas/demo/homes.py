@@ -22,15 +22,6 @@ from opendas.schema.dhc_units import (
 )
 from opendas.schema.pl94 import RACES
 
-__all__ = [
-    "Households",
-    "describe",
-    "draw_tenure",
-    "draw_vacancy",
-    "household_codes",
-    "keeps_edits",
-]
-
 _PARTNERS = ("opposite_sex_spouse", "same_sex_spouse", "opposite_sex_partner", "same_sex_partner")
 """Who lives with the householder, by code 1 to 4 of couples; 5 is nobody."""
 

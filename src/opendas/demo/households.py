@@ -15,8 +15,6 @@ import numpy.typing as npt
 from opendas.arrays import Bools, Floats, Ints
 from opendas.schema.dhc_persons import RELATIONSHIPS, dhc_persons
 
-__all__ = ["ADULT", "CODE", "HouseholdPool", "allowed_ages", "synthetic_households"]
-
 ADULT = 18
 """Age from which a person is an adult: the voting age of the redistricting data."""
 

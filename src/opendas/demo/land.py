@@ -13,9 +13,6 @@ import numpy as np
 
 from opendas.arrays import Codes, Ints, rank_in_run
 
-__all__ = ["LARGE_STATE", "STATE", "Density", "Land", "make_land"]
-
-
 STATE = "99"
 """FIPS code of the synthetic state: no real state has it."""
 

@@ -25,8 +25,6 @@ from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError
 from opendas.files.parquet import reading
 from opendas.readers.columns.csv_parquet import opened_zip, unpacked
 
-__all__ = ["read_microdata"]
-
 _COLUMNS = ("SERIALNO", "SPORDER", "PWGTP", "AGEP", "SEX")
 _RELATION = ("RELSHIPP", "RELP")
 """Columns of the relationship: since 2019, and before."""

@@ -25,17 +25,6 @@ from opendas.errors import ConfigError
 from opendas.files.atomic import write_atomic
 from opendas.files.parquet import ParquetSink, parquet_sink, write_parquet
 
-__all__ = [
-    "NationFiles",
-    "NationPlan",
-    "StatePlan",
-    "counties_of",
-    "make_county",
-    "make_state_land",
-    "plan_nation",
-    "write_nation",
-]
-
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]

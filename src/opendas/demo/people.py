@@ -13,9 +13,6 @@ import numpy.typing as npt
 from opendas.arrays import Floats, Ints
 from opendas.schema.pl94 import RACES, race_combinations
 
-__all__ = ["Homes", "draw_people", "make_homes"]
-
-
 # Shares of the six races, of Hispanic origin and of minors in five kinds of neighbourhood, and how common
 # each kind is. Invented, with the unevenness of a mid-sized state.
 _KINDS: tuple[tuple[tuple[float, ...], float, float, float], ...] = (

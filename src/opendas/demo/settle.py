@@ -15,8 +15,6 @@ from numba import njit
 
 from opendas.solvers.rounding.snapping import mix
 
-__all__ = ["JITTER", "Relations", "settle_households", "settle_quarters"]
-
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _S11 = np.uint64(11)
 _UNIT = 2.0**-53

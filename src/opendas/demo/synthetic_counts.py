@@ -13,8 +13,6 @@ from opendas.schema.attributes import Schema
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
-__all__ = ["A_HOME", "RARER", "RECORDS", "SPREAD", "synthetic_counts"]
-
 RECORDS, A_HOME = 45.0, 2.3
 """Synthetic records of a leaf, where the frame has no housing units; and people of a housing unit."""
 RARER, SPREAD = 3.0, 1.0

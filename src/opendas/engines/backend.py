@@ -22,8 +22,6 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.readers.base import InputData, ReaderSpec
 from opendas.readers.registry import make_reader
 
-__all__ = ["Backend", "LocalBackend", "open_backend"]
-
 
 class Backend(Protocol):
     """Reads, counts and works for a run."""

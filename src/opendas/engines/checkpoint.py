@@ -25,8 +25,6 @@ from opendas.engines.used import UsedColumns
 from opendas.schema.histogram import Histogram
 from opendas.topdown.model import FamilyRecord
 
-__all__ = ["Checkpoints", "TaskResult", "narrow"]
-
 TaskResult = PartResult | BelowPart
 """What a task gives, on its way down or up."""
 

@@ -28,8 +28,6 @@ from opendas.gls.model import TreeModel
 from opendas.schema.histogram import Histogram
 from opendas.topdown.model import WHOLE_TREE, FamilyRecord
 
-__all__ = ["Estimation", "FinishedTask", "cut", "estimate_on", "estimate_spine"]
-
 Progress = Callable[[str, int, int], None]
 
 

@@ -35,17 +35,6 @@ from opendas.engines.tasks import Task
 from opendas.engines.work import Worker
 from opendas.errors import EnvironmentFailure
 
-__all__ = [
-    "LocalEngine",
-    "WorkerPool",
-    "cores",
-    "default_workers",
-    "keep_modules",
-    "load",
-    "loads_at_once",
-    "workers_for",
-]
-
 SMALL_SPINE = 60_000
 """Below so many leaves a worker process takes longer to start than it saves: one process does all."""
 

@@ -22,8 +22,6 @@ from opendas.measurement.kernels import compact_rows
 from opendas.measurement.noisy import MeasuredLevel
 from opendas.schema.histogram import Histogram
 
-__all__ = ["FileMeasurements", "FileSource", "check_measurement_files"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileSource:

@@ -24,21 +24,6 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.schema.histogram import Histogram
 from opendas.topdown.model import FamilyRecord
 
-__all__ = [
-    "FAMILY_FIELDS",
-    "SCHEMA",
-    "Draw",
-    "FamilyFile",
-    "FamilyTable",
-    "Leaves",
-    "Solved",
-    "UsedFile",
-    "family_batch",
-    "family_table",
-    "used_files",
-    "write_full",
-]
-
 # How each family was solved, and how long it took: a Parquet file for questions, confidential.
 #
 # The records are functions of measurements and invariants; the seconds are not, since they depend on how full

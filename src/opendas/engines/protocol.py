@@ -8,8 +8,6 @@ from typing import Protocol, TypeVar
 from opendas.engines.checkpoint import TaskResult
 from opendas.engines.tasks import Task
 
-__all__ = ["Engine", "in_turn"]
-
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 

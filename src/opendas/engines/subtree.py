@@ -26,8 +26,6 @@ from opendas.topdown.family import estimate_family
 from opendas.topdown.family_data import Information, LevelRules
 from opendas.topdown.model import Family, FamilyEstimate, FamilyRecord
 
-__all__ = ["Part", "PartLevel", "PartResult", "estimate_part", "tie_keys"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartLevel:

@@ -21,8 +21,6 @@ from opendas.geography.spine import Spine
 from opendas.gls.model import TreeModel
 from opendas.schema.histogram import Histogram
 
-__all__ = ["Stage", "Task", "cut_leaves", "cut_spine", "make_part"]
-
 MANY_SUBTREES = 32
 """A geolevel with so many geounits is where the last stage starts: enough tasks to share out evenly."""
 

@@ -20,8 +20,6 @@ from opendas.measurement.invariants import exact_answers
 from opendas.schema.histogram import Histogram
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["ExactCounts", "LeafCounts", "input_tag"]
-
 LEAVES_AT_ONCE = 1 << 16
 """Leaves that are held in memory at a time when a mapped table is summed up."""
 

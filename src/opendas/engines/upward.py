@@ -23,9 +23,6 @@ from opendas.gls.upward import Sums, UpwardMessages, up_statistics
 from opendas.measurement.family import MeasurementSource, PartialSource
 from opendas.topdown.family_data import Information
 
-__all__ = ["BelowPart", "information_of", "kept_at_a_cut", "model_of", "upward_messages"]
-
-
 MOST_KEPT = 64 << 20
 """Bytes that are kept for one cut of the spine, about: a cut at more geounits is not worth what it saves."""
 

@@ -14,8 +14,6 @@ import numpy.typing as npt
 from opendas.arrays import Ints
 from opendas.measurement.family import UsedAnswers
 
-__all__ = ["UsedColumns"]
-
 Integers = npt.NDArray[np.integer]
 
 

@@ -20,8 +20,6 @@ from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.histogram import Histogram
 from opendas.topdown.family_data import LevelRules
 
-__all__ = ["warm_up"]
-
 _SIZES = (2, 4, 16)
 """Geounits of each geolevel: two roots that hold their total together, their children, and theirs."""
 

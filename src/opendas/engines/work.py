@@ -22,8 +22,6 @@ from opendas.schema.histogram import Histogram
 from opendas.solvers.blas import one_blas_thread
 from opendas.topdown.family_data import LevelRules
 
-__all__ = ["KeyedSource", "SourceSpec", "Worker", "draw_here", "keyed_measurements"]
-
 
 class SourceSpec(Protocol):
     """Where a worker's measurements come from; picklable."""

@@ -41,8 +41,6 @@ from opendas.files.atomic import write_atomic
 from opendas.report.html import templates
 from opendas.version import __version__
 
-__all__ = ["ADDRESS", "Pages", "hosts_of", "loopback_socket", "make_app", "serve"]
-
 ADDRESS: Final = "127.0.0.1"
 """Only programs on this machine reach it."""
 

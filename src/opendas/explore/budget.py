@@ -29,18 +29,6 @@ from opendas.privacy.zcdp import FORMULAS
 from opendas.sampling.laws import MAX_FLOORS, WORD_BITS
 from opendas.sampling.mechanisms import AnyNoise, StatedNoise
 
-__all__ = [
-    "CURVE_EXPONENTS",
-    "BudgetAnswers",
-    "Cell",
-    "Loss",
-    "answer_budget",
-    "budget_fields",
-    "epsilons",
-    "margin",
-    "read_budget",
-]
-
 CURVE_EXPONENTS: Final = range(1, 17)
 FALSE_ALARMS: Final = (0.001, 0.01, 0.05)
 

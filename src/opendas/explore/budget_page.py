@@ -30,8 +30,6 @@ from opendas.privacy.zcdp import FORMULAS
 from opendas.report.pictures import WIDTH, Curve, closed, curve_svg, line, opened, rect, share_bar, text
 from opendas.report.views import decimal, query_words, words
 
-__all__ = ["BudgetPage", "budget_state", "curve_picture", "error_picture"]
-
 BudgetAnswer = Answer[BudgetAnswers]
 Row = tuple[str, Sequence[str]]
 

@@ -10,20 +10,6 @@ from typing import TypeVar
 from opendas.errors import ConfigError
 from opendas.privacy.exact import format_fraction, parse_fraction
 
-__all__ = [
-    "Problems",
-    "Typed",
-    "decimal_text",
-    "move_share",
-    "read_choice",
-    "read_delta",
-    "read_number",
-    "read_shares",
-    "rescale_shares",
-    "share_text",
-    "sum_sentence",
-]
-
 Typed = Mapping[str, str]
 """Field name to what stands in it."""
 

@@ -30,8 +30,6 @@ from opendas.phsafe.tables import TABLES
 from opendas.privacy.relations import Neighbours
 from opendas.report.views import decimal
 
-__all__ = ["HouseholdPage", "bound_words", "household_state", "level_words", "table_words"]
-
 _STARTS: Final = {
     "budgets": ("Production 2020 (Table 10): its budgets", "budget", "published"),
     "targets": (

@@ -27,25 +27,6 @@ from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian
 
-__all__ = [
-    "BOUNDS",
-    "DEFINITIONS",
-    "MODES",
-    "RULES",
-    "TICKS",
-    "HouseholdAnswers",
-    "HouseholdPlan",
-    "HouseholdRow",
-    "answer_households",
-    "config_fields",
-    "config_json",
-    "convert_mode",
-    "first_version_fields",
-    "production",
-    "read_households",
-    "value_field",
-]
-
 DEFINITIONS: Final = {"zcdp": Mechanism.DISCRETE_GAUSSIAN, "puredp": Mechanism.DISCRETE_LAPLACE}
 """Privacy definitions of a configuration."""
 

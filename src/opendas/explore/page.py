@@ -22,17 +22,6 @@ from opendas.errors import ConfigError
 from opendas.explore.fields import Problems, Typed, sum_sentence
 from opendas.explore.households import first_version_fields
 
-__all__ = [
-    "FORMAT",
-    "PREFIXES",
-    "Answer",
-    "Page",
-    "State",
-    "read_link",
-    "state_document",
-    "write_link",
-]
-
 PREFIXES: Final = ("a", "b")
 """Of the fields of the first and the second plan."""
 

@@ -19,8 +19,6 @@ from opendas.runs.config.load import parse_toml, read_text
 from opendas.runs.config.model import BUILT_IN_PRODUCTS, RunFile
 from opendas.runs.config.released import toml_document, toml_key, toml_value
 
-__all__ = ["own_mechanism", "read_run_file", "run_file"]
-
 
 def run_file(subject: Subject, budget: Budget) -> str:
     """Write a plan as a run file, with exact fractions.

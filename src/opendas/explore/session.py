@@ -23,8 +23,6 @@ from opendas.phsafe.config import Mode, parse_config
 from opendas.runs.config.load import read_text
 from opendas.runs.run import load
 
-__all__ = ["Session", "make_session"]
-
 _LINK = re.compile(r"[A-Za-z0-9_-]{16,}")
 _LONGEST = 200_000
 

@@ -37,8 +37,6 @@ from opendas.runs.run import Run
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 
-__all__ = ["STAND_INS", "MeasuredTree", "RunSubject", "StandIn", "Subject", "stand_in"]
-
 _T = TypeVar("_T")
 
 

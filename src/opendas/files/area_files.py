@@ -32,18 +32,6 @@ from opendas.files.parquet import open_parquet, reading
 from opendas.files.shapes import areas_of_points, holds_shapes
 from opendas.geography.frame import Frame, Grouping
 
-__all__ = [
-    "DISTRICT",
-    "WHOLE",
-    "AreaWeights",
-    "Blocks",
-    "area_table",
-    "area_weights",
-    "areas_of",
-    "read_area_file",
-    "read_plans",
-]
-
 WHOLE = "area"
 """Name of the only area of a file without names."""
 

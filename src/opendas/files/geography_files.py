@@ -40,28 +40,6 @@ from opendas.geography.spine import Shares, Spine, SpineLevel
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
-__all__ = [
-    "CONSTRAINT_SCHEMA",
-    "SPINE_SCHEMA",
-    "TIE_SCHEMA",
-    "ConstraintRows",
-    "constraint_metadata",
-    "frame_metadata",
-    "frame_schema",
-    "read_constraint_table",
-    "read_constraints",
-    "read_frame",
-    "read_product",
-    "read_spine",
-    "read_tie",
-    "spine_metadata",
-    "tie_metadata",
-    "write_constraints",
-    "write_frame",
-    "write_spine",
-]
-
-
 _ROWS_AT_ONCE = 1 << 18
 
 

@@ -23,16 +23,6 @@ from opendas.errors import FormatError
 from opendas.files.parquet import open_parquet, read_metadata, reads_file, to_bytes, write_parquet
 from opendas.files.pl94_layout import DROPPED, GEO_2010, GEO_2020
 
-__all__ = [
-    "HEADER_FIELDS",
-    "OfficialAreas",
-    "official_areas_metadata",
-    "official_areas_path",
-    "official_areas_schema",
-    "read_official_areas",
-    "write_official_areas",
-]
-
 HEADER_FIELDS: Mapping[int, tuple[str, ...]] = {
     0: (),
     2010: tuple(name for name, _ in GEO_2010 if name not in DROPPED),

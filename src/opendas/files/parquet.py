@@ -23,22 +23,6 @@ from opendas.arrays import Codes
 from opendas.errors import DataError, EnvironmentFailure, FormatError
 from opendas.files.atomic import atomic_file
 
-__all__ = [
-    "METADATA_KEY",
-    "ROW_GROUP",
-    "bytes_column",
-    "has_columns",
-    "one_array",
-    "open_parquet",
-    "parquet_sink",
-    "read_metadata",
-    "reading",
-    "reads_file",
-    "text_column",
-    "to_bytes",
-    "write_parquet",
-]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -11,19 +11,6 @@ import numpy as np
 
 from opendas.arrays import Ints
 
-__all__ = [
-    "DROPPED",
-    "GEO_2010",
-    "GEO_2010_WIDTH",
-    "GEO_2020",
-    "KEY_FIELDS",
-    "P5_TYPES",
-    "RACE_CELLS",
-    "SEGMENT_KEYS",
-    "TABLE_SIZES",
-    "cell_names",
-]
-
 # fmt: off
 GEO_2010: tuple[tuple[str, int], ...] = (
     ("FILEID", 6), ("STUSAB", 2), ("SUMLEV", 3), ("GEOCOMP", 2), ("CHARITER", 3), ("CIFSN", 2),

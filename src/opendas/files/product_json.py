@@ -10,8 +10,6 @@ from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.declarations import Bound, Invariant, StructuralZero, Tie
 from opendas.schema.product import PassPlan, Product
 
-__all__ = ["product_from_json", "product_to_json"]
-
 
 def product_to_json(product: Product) -> dict[str, Any]:
     """Return the declaration of `product`; passes and default budget belong to the run and stay out."""

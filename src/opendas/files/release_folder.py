@@ -39,17 +39,6 @@ from opendas.schema.product import Product
 from opendas.schema.provenance import Domain
 from opendas.schema.query_groups import QueryGroup, to_ranges
 
-__all__ = [
-    "ReleaseFolder",
-    "ReleasedProduct",
-    "digest_of_files",
-    "is_estimated",
-    "list_of_files",
-    "release_path",
-    "tie_to",
-    "tied_counts",
-]
-
 
 def release_path(path: Path) -> Path:
     """Return the folder ``release/`` of an output folder, or `path` itself if it is one.

@@ -20,15 +20,6 @@ from urllib.parse import unquote
 
 from opendas.errors import ConfigError, EnvironmentFailure
 
-__all__ = [
-    "PASSWORD_RULE",
-    "RemoteAddress",
-    "RemoteFile",
-    "RemoteFolder",
-    "RemoteInput",
-    "holds_password",
-]
-
 PASSWORD_RULE: Final = (
     "an address with a password, or another secret in it, would stand in logs; give the address without it, "
     "and the secret to the file system: in the environment or the configuration file that it reads"

@@ -30,18 +30,6 @@ from opendas.files.parquet import (
 from opendas.geography.frame import Frame
 from opendas.schema.histogram import Histogram
 
-__all__ = [
-    "REPLICATES",
-    "REPLICATE_FORMAT",
-    "REPLICATE_SCHEMA",
-    "About",
-    "ReplicateFile",
-    "counts_digest",
-    "difference",
-    "replicate_sink",
-    "write_replicate",
-]
-
 REPLICATES = "replicates"
 """Folder of the files in a release."""
 

@@ -16,16 +16,6 @@ import numpy as np
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
 from opendas.files.parquet import open_parquet
 
-__all__ = [
-    "SHAPE_SUFFIXES",
-    "areas_of_points",
-    "holds_shapes",
-    "points_frame",
-    "read_shapes",
-    "shape_layers",
-    "shapes_frame",
-]
-
 SHAPE_SUFFIXES = (".geojson", ".gpkg", ".shp", ".fgb")
 """Files that hold shapes; see :func:`holds_shapes` of others that may."""
 

@@ -15,8 +15,6 @@ from opendas.errors import ConfigError
 from opendas.geography.frame import numbered
 from opendas.geography.partitions import Partition, Partitions, combine, insert_groups
 
-__all__ = ["block_groups", "group", "largest_group"]
-
 
 def largest_group(members: int, fanout_cutoff: int, *, off_by_one: bool = False) -> int:
     """Return how many of a geounit's `members` one group may hold: ``sqrt(members) + fanout_cutoff``.

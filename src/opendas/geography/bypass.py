@@ -18,8 +18,6 @@ from opendas.arrays import Ints
 from opendas.errors import BudgetError
 from opendas.geography.spine import Shares, Spine, SpineLevel
 
-__all__ = ["LARGEST_FAMILY", "bypass_general", "bypass_only_children"]
-
 LARGEST_FAMILY = 150
 """Largest number of siblings that the general rule may leave, as in production."""
 

@@ -15,18 +15,6 @@ import numpy.typing as npt
 from opendas.arrays import Codes, Ints
 from opendas.errors import Finding, GeographyError
 
-__all__ = [
-    "CENSUS_GEOLEVELS",
-    "CENSUS_PREFIX",
-    "ENTITY_CATEGORIES",
-    "Frame",
-    "Grouping",
-    "LevelRule",
-    "numbered",
-    "official_codes",
-    "official_geolevels",
-]
-
 CENSUS_GEOLEVELS = ("us", "state", "county", "tract", "block_group", "block")
 """The official spine, top first."""
 

@@ -18,8 +18,6 @@ from opendas.arrays import Bools, Ints
 from opendas.errors import GeographyError
 from opendas.geography.spine import Spine
 
-__all__ = ["Hierarchy"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hierarchy:

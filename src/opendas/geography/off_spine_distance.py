@@ -29,19 +29,6 @@ from opendas.errors import GeographyError
 from opendas.geography.frame import Grouping
 from opendas.geography.spine import Spine
 
-__all__ = [
-    "EntityDistances",
-    "Memberships",
-    "SubtreeCosts",
-    "distances",
-    "entity_distances",
-    "memberships_of",
-    "outside_costs",
-    "parent_costs",
-    "subtree_costs",
-]
-
-
 _BEYOND = 1 << 40
 
 

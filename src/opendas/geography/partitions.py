@@ -19,18 +19,6 @@ from opendas.errors import ConfigError, Finding, GeographyError
 from opendas.geography.frame import Frame, numbered
 from opendas.geography.spine import Spine, SpineLevel
 
-__all__ = [
-    "Partition",
-    "Partitions",
-    "combine",
-    "divide_into_parts",
-    "insert_groups",
-    "insert_intersections",
-    "official_partitions",
-    "split",
-    "standard_spine",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:

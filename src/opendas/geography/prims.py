@@ -15,8 +15,6 @@ import numpy.typing as npt
 from opendas.arrays import Bools, Codes
 from opendas.geography.frame import Frame, numbered
 
-__all__ = ["FUNCTIONING", "prim_columns"]
-
 FUNCTIONING = MappingProxyType({"cousub": frozenset("ABC"), "place": frozenset("ABF")})
 """Functional statuses that count, by category."""
 

@@ -35,17 +35,6 @@ from opendas.geography.spine import Spine
 from opendas.geography.tract_groups import tract_groups_for
 from opendas.schema.pl94 import GQ_COLUMNS
 
-__all__ = [
-    "BLOCK_GROUP_RULES",
-    "NAMED_SPINES",
-    "STRONG_MCD_STATES",
-    "Recipe",
-    "SpineStep",
-    "build_spine",
-    "recipe_levels",
-    "stand_ins",
-]
-
 STRONG_MCD_STATES = ("09", "23", "25", "26", "27", "33", "34", "36", "42", "44", "50", "55")
 """FIPS codes of the states whose minor civil divisions are governments (section 6 of the paper)."""
 

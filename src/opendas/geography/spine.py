@@ -17,8 +17,6 @@ import numpy as np
 from opendas.arrays import Codes, Ints
 from opendas.errors import BudgetError, GeographyError
 
-__all__ = ["Shares", "Spine", "SpineLevel"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpineLevel:

@@ -7,8 +7,6 @@ from difflib import get_close_matches
 
 from opendas.errors import ConfigError
 
-__all__ = ["STATES", "State", "find_state"]
-
 
 @dataclass(frozen=True, slots=True)
 class State:

@@ -13,8 +13,6 @@ from opendas.geography.off_spine_distance import EntityDistances, entity_distanc
 from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Spine
 
-__all__ = ["EntitySummary", "LevelSummary", "SpineSummary", "summarise"]
-
 PERCENTS = (0, 10, 25, 50, 75, 90, 100)
 """Percentiles that stand for a distribution."""
 

@@ -24,20 +24,6 @@ from numba import njit
 if TYPE_CHECKING:
     from opendas.arrays import Ints
 
-__all__ = [
-    "END",
-    "County",
-    "compare_merge",
-    "county_state",
-    "gain",
-    "merge",
-    "merge_best_first",
-    "merge_pairs",
-    "merge_until_final",
-    "pair_score",
-    "sweep",
-]
-
 END = -1
 
 

@@ -34,9 +34,6 @@ from opendas.geography.tract_group_merges import (
     sweep,
 )
 
-__all__ = ["METHODS", "tract_groups", "tract_groups_for"]
-
-
 METHODS = ("greedy", "production", "best_first")
 """Ways to choose tract groups."""
 

@@ -37,8 +37,6 @@ from opendas.gls.subtree_estimate import SubtreeEstimates, dual, pooled
 from opendas.gls.upward import Sweep, conditioned, union
 from opendas.solvers.blas import one_blas_thread
 
-__all__ = ["area_covariances", "area_estimates"]
-
 BATCH = 400
 """Areas whose estimates are carried up the tree together."""
 

@@ -25,17 +25,6 @@ from opendas.gls.kernels import Placement
 from opendas.schema.attributes import Recode, Schema
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = [
-    "Algebra",
-    "AttributeBasis",
-    "BlockKinds",
-    "Blocks",
-    "Partition",
-    "RowClasses",
-    "attribute_basis",
-    "build_algebra",
-]
-
 _ZERO = 1e-9
 
 

@@ -32,8 +32,6 @@ from opendas.schema.query_groups import QueryGroup, Workload
 from opendas.solvers.least_squares.paired import PairedCurvature
 from opendas.solvers.rows import without_gaps
 
-__all__ = ["Domain", "Pairs"]
-
 # Operators on cells as sums over places: the form in which families are solved fastest.
 #
 # One of the attributes that no mask touches is taken as the place of a cell, all else that tells cells apart

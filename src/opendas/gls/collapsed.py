@@ -42,8 +42,6 @@ from opendas.gls.information import (
 )
 from opendas.solvers.rounding.snapping import mix
 
-__all__ = ["CollapsedLevel", "CollapsedTree", "Trace", "UpwardMessage", "covariances", "downward", "upward"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CollapsedLevel:

@@ -33,8 +33,6 @@ from opendas.gls.upward import (
 )
 from opendas.solvers.blas import one_blas_thread
 
-__all__ = ["Estimates", "down_pass"]
-
 
 @dataclass(frozen=True, eq=False)
 class Estimates:

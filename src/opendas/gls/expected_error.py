@@ -27,9 +27,6 @@ from opendas.gls.information import Extended
 from opendas.measurement.plan import MeasurementPlan
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["ExpectedError", "ExpectedRow", "expected_rows", "precision"]
-
-
 _NARROWEST = 1e-30
 """Variance, in squared counts, of noise that is zero in all draws anybody will ever make."""
 

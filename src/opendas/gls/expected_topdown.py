@@ -21,8 +21,6 @@ import numpy as np
 from opendas.arrays import Floats, Ints
 from opendas.gls.expected_error import ExpectedError, ExpectedRow
 
-__all__ = ["GainRow", "gain_rows", "mean_coefficients", "top_down_rows", "top_down_variances"]
-
 
 @dataclass(frozen=True, slots=True)
 class GainRow:

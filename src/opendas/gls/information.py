@@ -18,17 +18,6 @@ from scipy import sparse
 
 from opendas.arrays import Floats, Ints
 
-__all__ = [
-    "Extended",
-    "Regression",
-    "Stacks",
-    "product",
-    "regression",
-    "summed",
-    "transposed",
-    "without_rounding",
-]
-
 Stacks = tuple[Floats, ...]
 """One stack of matrices, float64 (c, b, d, d), for each dimension of blocks."""
 

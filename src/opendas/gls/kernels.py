@@ -16,23 +16,6 @@ from numba import njit
 
 from opendas.arrays import Bools, Floats, Ints
 
-__all__ = [
-    "Placement",
-    "Transform",
-    "add_applied",
-    "add_groups",
-    "add_integers",
-    "add_multiples",
-    "add_segments",
-    "apply_blocks",
-    "from_blocks",
-    "invert",
-    "margins",
-    "spread",
-    "supported",
-    "to_blocks",
-]
-
 
 class Transform(NamedTuple):
     """Reflections that turn cells of the other attributes into coordinates in block order.

@@ -25,8 +25,6 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["ExactAnswers", "ModelLevel", "Range", "TreeModel", "plan_weights"]
-
 Range = tuple[int, int]
 """First geounit, and the one after the last, by their numbers in the whole level."""
 

@@ -18,8 +18,6 @@ from opendas.gls.cells import Domain
 from opendas.gls.kernels import add_multiples, add_segments, apply_blocks, invert, supported
 from opendas.solvers.least_squares.paired import PairedCurvature
 
-__all__ = ["Operators", "Supported", "inverse", "mask_codes", "numbered"]
-
 Stacks = tuple[Floats, ...]
 
 

@@ -22,8 +22,6 @@ from opendas.gls.information import Extended
 from opendas.gls.kernels import add_groups
 from opendas.gls.operators import Operators, mask_codes
 
-__all__ = ["SubtreeEstimates", "dual", "pooled", "subtree_estimates"]
-
 
 def dual(
     finite: Operators, infinite: Operators | None, allowed: Bools, *, plain: bool

@@ -29,16 +29,6 @@ from opendas.gls.operators import Operators
 from opendas.gls.subtree_estimate import SubtreeEstimates, dual, pooled, subtree_estimates
 from opendas.solvers.blas import one_blas_thread
 
-__all__ = [
-    "ChildSums",
-    "Full",
-    "Sums",
-    "Sweep",
-    "UpwardMessages",
-    "up_statistics",
-    "up_sweep",
-]
-
 Full = Callable[[int, int, int], list[Ints]]
 """All answers, int64 (geounits, m_q), of each measured query group: of (level, first, geounits)."""
 

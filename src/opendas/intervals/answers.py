@@ -19,21 +19,6 @@ from opendas.intervals.implied import UNBOUNDED, Limits, area_limits, cut, geoun
 from opendas.intervals.laws import CHARACTERISTIC, ENUMERATED, EXACT, NORMAL, NoiseSum, confidence_level
 from opendas.intervals.noisy_tree import NoisyTree
 
-__all__ = [
-    "LAWS",
-    "NO_NOISE",
-    "Areas",
-    "EstimateSource",
-    "Estimated",
-    "Intervals",
-    "area_intervals",
-    "batches",
-    "intervals",
-    "match_geounits",
-    "selected_intervals",
-]
-
-
 LAWS = (EXACT, NORMAL, ENUMERATED, CHARACTERISTIC)
 """How the width of an interval was found."""
 

@@ -30,8 +30,6 @@ from opendas.intervals.laws import Draws, NoiseSum
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.intervals.tree_estimates import MOST_APART, Covaried, TreeEstimates
 
-__all__ = ["CombinedEstimates", "OtherMeasurements", "combined", "common_rows"]
-
 MOST_ROWS = 300
 """With more common rows, estimates are means row by row: a matrix of that size for every area is too much."""
 

@@ -28,9 +28,6 @@ from opendas.intervals.noisy_tree import NoisyTree
 from opendas.intervals.rows import Rows
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["ErrorLaws"]
-
-
 Answers = tuple[Floats, Ints, Floats, list[NoiseLaw | None]]
 """Weights (c, r, m) of each of the draws in the answers of a query group, their numbers (m,), and their
 variance and law by class."""

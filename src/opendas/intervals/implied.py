@@ -19,9 +19,6 @@ from opendas.constraints.table import ConstraintTable, LevelConstraints
 from opendas.geography.spine import Spine
 from opendas.schema.product import Product
 
-__all__ = ["UNBOUNDED", "Limits", "area_limits", "geounit_limits"]
-
-
 UNBOUNDED = 1 << 60
 """Where nothing bounds a count."""
 

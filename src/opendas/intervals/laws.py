@@ -22,19 +22,6 @@ from opendas.arrays import Floats, Ints
 from opendas.errors import ConfigError
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
-__all__ = [
-    "CHARACTERISTIC",
-    "ENUMERATED",
-    "EXACT",
-    "NORMAL",
-    "Draws",
-    "HalfWidth",
-    "NoiseSum",
-    "confidence_level",
-    "exact_level",
-    "fourth_cumulant",
-]
-
 NoiseLaw = DiscreteGaussian | DiscreteLaplace
 
 EXACT = "exact"

@@ -23,8 +23,6 @@ from opendas.schema.declarations import StructuralZero
 from opendas.schema.product import PassPlan, Product
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["Margin", "MarginQuery", "levels_told_apart"]
-
 _NO_ATTRIBUTE = Attribute("all", ("all",))
 """Stands for the attributes where a question tells no level from another."""
 

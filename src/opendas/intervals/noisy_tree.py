@@ -21,8 +21,6 @@ from opendas.intervals.laws import NoiseLaw
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["AnswerSource", "NoisyLevel", "NoisyTree"]
-
 
 class AnswerSource(Protocol):
     """Where noisy answers are read from, some geounits at a time."""

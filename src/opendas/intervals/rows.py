@@ -18,9 +18,6 @@ from opendas.gls.downward import Estimates
 from opendas.gls.operators import Operators
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["Rows"]
-
-
 _CHUNK = 8_000_000
 """Numbers held at once."""
 

@@ -27,8 +27,6 @@ from opendas.intervals.rows import Rows
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["Covaried", "MeasuredTotals", "TreeEstimates", "check_totals", "tree_model"]
-
 MOST_APART = 7.0
 """Standard deviations by which measurements of one total may differ: chance is below 1e-11."""
 

@@ -35,8 +35,6 @@ from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism
 from opendas.privacy.zcdp import FORMULAS, SEVERAL, Account, PureAccount, checked_delta, group_loss
 
-__all__ = ["EXACT", "HELD", "PROOF", "PartLoss", "PlanAccount", "Spare", "spare_noise"]
-
 EXACT = "exact"
 """Formula name: the composed noise of the plan, between any two neighbours."""
 

@@ -15,8 +15,6 @@ from opendas.sampling.mechanisms import StatedNoise
 from opendas.sampling.noise import NoiseSource
 from opendas.schema.histogram import Histogram
 
-__all__ = ["AnsweredMeasurements", "are_answered"]
-
 
 def are_answered(levels: Sequence[MeasuredLevel]) -> bool:
     """Whether a mechanism of another package draws the noise."""

@@ -24,8 +24,6 @@ from opendas.sampling.laws import DiscreteGaussian
 from opendas.sampling.noise import NoiseSource
 from opendas.schema.provenance import Discovery
 
-__all__ = ["DiscoveryPlan", "Passed", "discover"]
-
 _FORMAT = "opendas domain discovery 1"
 _MOST_HISTOGRAMS = 1 << 8
 _SPARE_BITS = 64

@@ -13,8 +13,6 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FamilyMeasurement", "MeasurementSource", "PartialSource", "QueryAnswers", "UsedAnswers"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueryAnswers:

@@ -17,9 +17,6 @@ from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["ExactAnswers", "declared_invariants", "exact_answers"]
-
-
 ExactAnswers = Callable[[QueryGroup, int], npt.NDArray[np.int64]]
 """Gives the exact answers of a query group for all geounits of a geolevel, int64 (g, m). Confidential."""
 

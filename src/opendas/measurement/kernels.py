@@ -6,8 +6,6 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-__all__ = ["add_drawn_rows", "compact_rows", "sum_rows", "sum_touched", "touched_pairs"]
-
 
 @njit(cache=True, nogil=True)
 def compact_rows(

@@ -25,19 +25,6 @@ from opendas.sampling.mechanisms import AnyNoise
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = [
-    "attribute_loss",
-    "attribute_losses",
-    "change_loss",
-    "move_loss",
-    "path_kinds",
-    "plan_loss",
-    "record_loss",
-    "told_apart",
-    "within_loss",
-    "within_losses",
-]
-
 Path = tuple[Fraction, ...]
 """Multiple of the level's share at each level, from the root to a leaf."""
 

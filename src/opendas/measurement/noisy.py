@@ -23,8 +23,6 @@ from opendas.sampling.mechanisms import AnyNoise, StatedNoise
 from opendas.sampling.noise import NoiseSource
 from opendas.schema.histogram import Histogram
 
-__all__ = ["MeasuredLevel", "MeasuredQuery", "NoisyMeasurements", "measured_levels"]
-
 PAIRS = 1 << 18
 """Pairs of a geounit and a cell of several families whose answers are read at once, about."""
 

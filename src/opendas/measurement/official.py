@@ -32,8 +32,6 @@ from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.composition import WorstLoss
 from opendas.privacy.exact import parse_fraction
 
-__all__ = ["AreaLoss", "Areas", "official_losses"]
-
 
 @dataclass(frozen=True, slots=True)
 class AreaLoss:

@@ -23,8 +23,6 @@ from opendas.sampling.mechanisms import AnyNoise, StatedNoise
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["LevelPlan", "MeasurementPlan", "PlannedQuery"]
-
 FORMAT = "opendas measurement plan 1"
 
 _HOPELESS = 10**15

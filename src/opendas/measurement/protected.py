@@ -16,8 +16,6 @@ from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["EXACT", "PROTECTED", "SAME", "WITHIN", "Protected", "Protection", "protection_of"]
-
 PROTECTED, WITHIN = "protected", "protected only within"
 EXACT, SAME = "published exactly", "the same in all neighbours"
 """What can be said of a part of a record or an answer. `SAME` is not published, and not protected either."""

@@ -30,8 +30,6 @@ from opendas.geography.frame import Frame
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Neighbours
 
-__all__ = ["ProtectionMap"]
-
 _NUMBERS = 4_000_000
 """Numbers that are looked at together."""
 

@@ -23,8 +23,6 @@ from opendas.constraints.fixed_sums import FREE
 from opendas.measurement.protection import ProtectionMap
 from opendas.schema.product import Product
 
-__all__ = ["Replacement", "Replacements"]
-
 _MOST_TARGETS = 50_000
 """Ways in which two cells can differ that are looked at; beyond, they count as different in every way."""
 

@@ -13,8 +13,6 @@ from opendas.metrics.aggregate import project
 from opendas.metrics.errors import LevelErrors
 from opendas.schema.product import Product
 
-__all__ = ["AgeSexRow", "Pyramid", "age_sex_rows", "has_ages", "median_age", "pyramids"]
-
 OLDEST_GROUP = 85
 """Age from which five-year groups are one, open group."""
 _AT_ONCE = 20_000

@@ -14,8 +14,6 @@ from opendas.geography.frame import Frame, Grouping
 from opendas.schema.histogram import Histogram
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["as_sparse", "check_same_frame", "difference", "project", "summed"]
-
 
 def summed(table: csr_array, units: Grouping) -> csr_array:
     """Sum an (l, n) table over the leaves of each geounit, giving (g, n)."""

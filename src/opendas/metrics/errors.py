@@ -15,20 +15,6 @@ from opendas.metrics.statistics import ErrorSummary, summaries, summary
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
-__all__ = [
-    "BLOCK_BINS",
-    "COUNTY_BINS",
-    "DECADE_BINS",
-    "ErrorRow",
-    "LevelErrors",
-    "PopulationBins",
-    "level_errors",
-    "levels_of",
-    "population_bins",
-    "population_rows",
-    "query_rows",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class PopulationBins:

@@ -22,8 +22,6 @@ from opendas.metrics.race_groups import BlauRow, Criterion, blau_rows, criterion
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
-__all__ = ["FORMAT", "Evaluation", "FigureRow", "evaluate", "figure_rows"]
-
 # The four measures of Figures 2 to 5 of the TopDown paper.
 
 

@@ -18,8 +18,6 @@ from opendas.metrics.evaluate import Evaluation
 from opendas.metrics.statistics import QUANTILES
 from opendas.schema.attributes import cell_text
 
-__all__ = ["CONFIDENTIAL", "evaluation_files", "write_evaluation"]
-
 CONFIDENTIAL = "CONFIDENTIAL: computed from confidential data. Not for release."
 
 _LOG = logging.getLogger(__name__)

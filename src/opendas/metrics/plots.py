@@ -17,8 +17,6 @@ from opendas.metrics.age_sex import Pyramid
 from opendas.metrics.errors import ErrorRow
 from opendas.metrics.evaluate import Evaluation
 
-__all__ = ["evaluation_figures", "evaluation_plots"]
-
 INK, MUTED, DEEP, MIDDLE, PALE, ALARM = "#17212b", "#55616e", "#1f4e79", "#3d7ab3", "#9fb4c9", "#9b1c1c"
 """The colours of the report's page."""
 

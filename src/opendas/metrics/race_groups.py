@@ -16,25 +16,6 @@ from opendas.metrics.errors import LevelErrors
 from opendas.schema.attributes import Schema
 from opendas.schema.product import Product
 
-__all__ = [
-    "BIN_WIDTH",
-    "GROUPS",
-    "BlauRow",
-    "Criterion",
-    "CriterionBin",
-    "adults",
-    "at_most",
-    "blau_index",
-    "blau_rows",
-    "criterion",
-    "group_of_cell",
-    "has_groups",
-    "largest_group_holds",
-    "population_interval",
-    "quintile_classes",
-    "within_five_points",
-]
-
 _ALONE = ("white", "black", "aian", "asian", "nhpi", "sor")
 
 GROUPS = ("hispanic", *(f"not_hispanic * {race}" for race in _ALONE), "not_hispanic * two or more")

@@ -11,8 +11,6 @@ from scipy.sparse import csr_array
 
 from opendas.arrays import Ints
 
-__all__ = ["QUANTILES", "ErrorSummary", "quantiles", "summaries", "summary"]
-
 QUANTILES = ("0.005", "0.025", "0.25", "0.5", "0.75", "0.975", "0.995")
 """The probabilities of Tables 11 and 12 of the TopDown paper."""
 

@@ -33,9 +33,6 @@ from opendas.phsafe.tables import DERIVED, Derived, Table
 from opendas.phsafe.validate import validate
 from opendas.privacy.relations import Neighbours
 
-__all__ = ["AccuracyRow", "accuracy_report", "published_moe", "run_accuracy", "write_report"]
-
-
 _SHARE = 0.90
 _Z = 1.64  # of the published report
 _INPUT_TAG = "00" * 32

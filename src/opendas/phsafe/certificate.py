@@ -30,8 +30,6 @@ from opendas.runs.account import account_facts
 from opendas.sampling.laws import Noise
 from opendas.version import issue_date
 
-__all__ = ["FORMAT", "household_certificate", "issue_certificate", "run_stamps"]
-
 FORMAT = "opendas phsafe certificate 2"
 DELTA = Fraction(1, 10**10)
 """Where epsilon is quoted."""

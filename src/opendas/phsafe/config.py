@@ -30,14 +30,6 @@ from opendas.privacy.exact import canonical_json, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.runs.config.words import nearest
 
-__all__ = [
-    "Config",
-    "Mode",
-    "Plan",
-    "parse_config",
-    "read_config",
-]
-
 _log = logging.getLogger(__name__)
 
 READERS = ("csv", "cef")

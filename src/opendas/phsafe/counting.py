@@ -21,16 +21,6 @@ from opendas.phsafe.model import Geography, Iteration, Level
 from opendas.phsafe.tables import IteratesBy, Joined, Kind, Table
 from opendas.phsafe.truncation import Truncation, select
 
-__all__ = [
-    "Progress",
-    "count_cube",
-    "count_tables",
-    "counted_rows",
-    "exact_cubes",
-    "level_counts",
-]
-
-
 _RACES = len(Iteration.RACE.codes) + 1
 _ORIGINS = len(Iteration.ORIGIN.codes) + 1
 Progress = Callable[[str, int, int], None]

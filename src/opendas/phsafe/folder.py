@@ -19,15 +19,6 @@ from opendas.phsafe.config import Mode
 from opendas.report.certificate import CERTIFICATE
 from opendas.runs.workspace import Workspace, holds_files
 
-__all__ = [
-    "PRODUCT",
-    "HouseholdWorkspace",
-    "exact_folder",
-    "refuse_inside_release",
-    "refuse_other",
-    "stored_mode",
-]
-
 PRODUCT = "phsafe"
 """Name of the run in ledger, state and key file."""
 

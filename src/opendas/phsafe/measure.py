@@ -21,8 +21,6 @@ from opendas.sampling.inverse_cdf import SamplerTable
 from opendas.sampling.laws import DiscreteGaussian, Noise
 from opendas.sampling.noise import NoiseSource
 
-__all__ = ["CountTables", "measure", "prepare_samplers", "truncation_keys"]
-
 
 class CountTables(Protocol):
     """Counts the tables of a plan after truncation; engines differ in where."""

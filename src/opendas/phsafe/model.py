@@ -14,18 +14,6 @@ from enum import StrEnum
 from opendas.geography.states import STATES
 from opendas.privacy.relations import Mechanism
 
-__all__ = [
-    "LEVELS",
-    "PUERTO_RICO",
-    "STATE_CODES",
-    "Geography",
-    "Iteration",
-    "Level",
-    "NoiseDistribution",
-    "find_level",
-    "regions",
-]
-
 PUERTO_RICO = "72"
 """FIPS code of Puerto Rico, which is a run of its own."""
 

@@ -21,19 +21,6 @@ from opendas.phsafe.inputs.linking import Linked
 from opendas.phsafe.model import Level, regions
 from opendas.phsafe.tables import DERIVED, OUTPUTS, Derived, Table
 
-__all__ = [
-    "PART_FILE",
-    "STAGING",
-    "Block",
-    "OutputTable",
-    "derive",
-    "exact_declarations",
-    "exact_tables",
-    "lay_out",
-    "private_tables",
-    "write_tables",
-]
-
 PART_FILE = "part-00000-opendas-c000.csv"
 STAGING = ".tables.partial"
 """Folder in the output folder where tables are written before they take their place."""

@@ -45,16 +45,6 @@ from opendas.runs.act import Planned, open_act
 from opendas.runs.options import ActOptions
 from opendas.version import __version__, commit
 
-__all__ = [
-    "HouseholdOptions",
-    "Households",
-    "LocalHouseholds",
-    "read_inputs",
-    "run_exact",
-    "run_private",
-    "validate_input",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HouseholdOptions(ActOptions):

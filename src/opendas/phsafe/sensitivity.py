@@ -21,8 +21,6 @@ from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, Noise
 
-__all__ = ["Answers", "LevelNoise", "Sensitivity", "noise_for", "plan_noise", "spent", "total_loss"]
-
 
 class Sensitivity(StrEnum):
     """Which bound on the change of the counts calibrates the noise."""

@@ -21,8 +21,6 @@ from opendas.arrays import Ints
 from opendas.errors import ConfigError, PrivacyError
 from opendas.sampling.ordering import keep_at_most, keyed_labels
 
-__all__ = ["KEY_PURPOSE", "Truncation", "select"]
-
 KEY_PURPOSE: Final = "phsafe/truncation"
 """Purpose of the derived key: ``run_key.derive(KEY_PURPOSE, table.encode())``, and nothing else in it.
 

@@ -36,8 +36,6 @@ from opendas.phsafe.inputs.records import Inputs, Persons, Units
 from opendas.phsafe.model import Iteration
 from opendas.phsafe.tables import IteratesBy, Joined, Table
 
-__all__ = ["Validation", "check_cells", "find_inconsistencies", "validate"]
-
 _HOUSEHOLDER = 20
 _HOUSING_UNIT, _PERSON_IN_HOUSING_UNIT = 2, 3
 _MARRIED, _MALE_ALONE, _FEMALE_ALONE = 1, 4, 6

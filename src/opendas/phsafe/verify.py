@@ -41,17 +41,6 @@ from opendas.report.signature import check_signature
 from opendas.verify.check import Check, differing, first_few, require, run_check
 from opendas.verify.files import check_digests
 
-__all__ = [
-    "ExpectedTable",
-    "check_tables",
-    "expected_tables",
-    "expected_variance",
-    "holds_household_tables",
-    "read_rows",
-    "verify_output",
-    "verify_published",
-]
-
 _OURS = (CERTIFICATE, SIGNATURE, "ledger.jsonl", ".opendas.lock")
 _ESTIMATES = re.compile(r"\w+/estimates/\w+_trunc_normal\.csv")
 """Files of the statistical post-processing, which the certificate does not list."""

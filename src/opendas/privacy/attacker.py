@@ -22,15 +22,6 @@ from opendas.errors import ConfigError
 from opendas.privacy.composition import LossCurve, WorstLoss
 from opendas.privacy.exact import parse_fraction
 
-__all__ = [
-    "Attacker",
-    "gaussian_power",
-    "loss_tail",
-    "posterior",
-    "pure_power_bound",
-    "zcdp_power_bound",
-]
-
 _STANDARD = NormalDist()
 # Any set of orders gives a valid bound; more orders give a tighter one.
 _ORDERS = 1.0 + 10.0 ** (np.arange(-64, 97) / 16.0)

@@ -26,15 +26,6 @@ from opendas.privacy.zcdp import checked_delta
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 from opendas.sampling.mechanisms import AnyNoise, StatedNoise
 
-__all__ = [
-    "GRID_POINTS",
-    "Bounds",
-    "ChangedAnswers",
-    "ComposedLoss",
-    "LossCurve",
-    "WorstLoss",
-]
-
 ChangedAnswers = Mapping[tuple[AnyNoise, int], int]
 """(noise, difference) -> number of answers with this noise that differ by this integer, up to its sign."""
 

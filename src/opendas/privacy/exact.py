@@ -13,8 +13,6 @@ from fractions import Fraction
 
 from opendas.errors import ConfigError
 
-__all__ = ["canonical_json", "format_fraction", "parse_fraction"]
-
 _NUMBER = re.compile(
     r"(?P<sign>[+-]?)(?:"
     r"(?P<numerator>[0-9]+)\s*/\s*(?P<denominator>[0-9]+)"

@@ -10,8 +10,6 @@ from opendas.privacy.exact import format_fraction
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 from opendas.sampling.mechanisms import AnyNoise, StatedNoise, is_stated
 
-__all__ = ["Mechanism", "Neighbours", "noise_distribution", "noise_of"]
-
 
 class Neighbours(StrEnum):
     """Which pairs of data sets the guarantee speaks about.

@@ -27,20 +27,6 @@ from types import MappingProxyType
 from opendas.errors import ConfigError
 from opendas.privacy.exact import format_fraction, parse_fraction
 
-__all__ = [
-    "FORMULAS",
-    "SEVERAL",
-    "Account",
-    "CurvePoint",
-    "PureAccount",
-    "checked_delta",
-    "delta_of",
-    "epsilon_bun_steinke",
-    "epsilon_cks",
-    "epsilon_curve",
-    "group_loss",
-]
-
 SEVERAL = (2, 4)
 """Numbers of protected units, such as the persons of a household, whose loss together is stated."""
 

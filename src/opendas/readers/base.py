@@ -17,22 +17,6 @@ from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 
-__all__ = [
-    "FRAME_FROM_RECORDS",
-    "PUBLISHED",
-    "CensusKind",
-    "InputData",
-    "MemoryTable",
-    "Reader",
-    "ReaderSpec",
-    "SelectionKeys",
-    "Source",
-    "UnitsSpec",
-    "census_kind",
-    "refuse_to_open",
-    "without_counts",
-]
-
 FRAME_FROM_RECORDS = "from-records"
 """Value of ``frame`` that takes the leaves from the input and thereby publishes which are populated."""
 

@@ -10,8 +10,6 @@ from pathlib import Path, PurePath
 from opendas.errors import ConfigError
 from opendas.files.remote import RemoteAddress
 
-__all__ = ["expand_paths", "is_data", "is_file", "is_folder"]
-
 _SUFFIXES = (".zip", ".parquet", ".pq", ".csv", ".csv.gz", ".txt", ".txt.gz", ".psv", ".psv.gz")
 
 

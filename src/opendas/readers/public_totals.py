@@ -23,8 +23,6 @@ from opendas.readers.columns.findings import FindingLog
 from opendas.readers.pl94.header import block_geocodes
 from opendas.readers.pl94.reader import VINTAGES
 
-__all__ = ["read_public_totals"]
-
 _GEOGRAPHY = ("GEO_ID", "GEOID", "GEOID20", "GEOID10", "GEOCODE")
 _PEOPLE = ("P0010001", "P1_001N", "P001001", "POP100", "POP")
 _HOUSING = ("H0010001", "H1_001N", "H001001", "HU100")

@@ -13,8 +13,6 @@ from opendas.readers.frame.block_assignment import AssignedReader
 from opendas.readers.pl94.reader import Pl94Reader
 from opendas.readers.row_readers import RowReader
 
-__all__ = ["READERS", "make_reader"]
-
 READERS: Mapping[str, Callable[[ReaderSpec], Reader]] = MappingProxyType(
     {
         "pl94-2010": Pl94Reader,

@@ -54,8 +54,6 @@ from opendas.schema.attributes import Attribute, Schema
 from opendas.schema.pl94 import HHGQ_LEVELS
 from opendas.schema.product import Product
 
-__all__ = ["LongForm", "Microdata", "RowReader"]
-
 
 @dataclass(frozen=True, slots=True)
 class LongForm:

@@ -22,22 +22,6 @@ from opendas.report.facts import RunFacts, loss_json
 from opendas.report.guarantee import account_text, guarantee_text
 from opendas.version import issue_date
 
-__all__ = [
-    "CERTIFICATE",
-    "FORMAT",
-    "ISSUED_FILES",
-    "SIGNATURE",
-    "ReleasedFile",
-    "build_certificate",
-    "certificate_bytes",
-    "issue",
-    "load_pages",
-    "read_account",
-    "read_runs",
-    "released_files",
-    "totals",
-]
-
 FORMAT = "opendas certificate 2"
 CERTIFICATE = "certificate.json"
 ISSUED_FILES = (CERTIFICATE, "certificate.pdf", "report.html")

@@ -25,8 +25,6 @@ from opendas.privacy.zcdp import SEVERAL, Account, PureAccount, group_loss
 from opendas.schema.declarations import ContributionBound, EarlierAct, PublishedFile
 from opendas.schema.provenance import Domain
 
-__all__ = ["NoiseRow", "RunFacts", "loss_json"]
-
 _PLAIN = (
     *("product", "protected_unit", "mechanism", "neighbours", "estimator", "records"),
     *("plan_digest", "spine_digest", "families", "fallbacks", "measurements", "key"),

@@ -30,17 +30,6 @@ from opendas.report.views import many, one
 from opendas.schema.declarations import Distinct, EarlierAct, PublishedFile
 from opendas.schema.provenance import Provenance
 
-__all__ = [
-    "KEY_MEANING",
-    "LEDGER_SCOPE",
-    "STAMP_MEANING",
-    "account_text",
-    "computational_text",
-    "guarantee_text",
-    "guarantees",
-    "limits",
-]
-
 STAMP_MEANING = {
     NOT_FOR_RELEASE: (
         "The noise of this run can be computed by others, because it came from a seed, or the budget is "

@@ -29,8 +29,6 @@ from opendas.report.pictures import (
     share_bar,
 )
 
-__all__ = ["account_page", "report_html", "templates", "write_account_page"]
-
 _FALSE_ALARMS = (0.001, 0.01, 0.05)
 _TABLE_EXPONENTS = (5, 6, 8, 10, 12, 15)
 

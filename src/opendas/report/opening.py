@@ -14,8 +14,6 @@ from opendas.report.facts import RunFacts
 from opendas.report.pictures import POWER_LEVELS, WIDTH, closed, line, opened, rect, text
 from opendas.report.views import invariant_words, loss_words, plural
 
-__all__ = ["guess_bound", "guess_picture", "has_replicates", "opening"]
-
 
 def guess_bound(run: RunFacts) -> float | None:
     """Largest chance to guess right between two equally likely inputs that differ by one change.

@@ -60,8 +60,6 @@ from opendas.report.views import (
     words,
 )
 
-__all__ = ["certificate_pdf"]
-
 _LEVELS_A_TABLE = 6
 _FILES_LISTED = 60
 _MEASUREMENTS = {

@@ -12,23 +12,6 @@ from markupsafe import Markup
 from opendas.geography.summary import PERCENTS, EntitySummary, LevelSummary
 from opendas.report.views import TotalMargin, entity_words, percent, ticks, words
 
-__all__ = [
-    "POWER_LEVELS",
-    "WIDTH",
-    "Curve",
-    "closed",
-    "curve_svg",
-    "distances_svg",
-    "levels_svg",
-    "line",
-    "margin_bars",
-    "opened",
-    "power_svg",
-    "rect",
-    "share_bar",
-    "text",
-]
-
 POWER_LEVELS = (
     *(1e-4, 3e-4, 0.001, 0.002, 0.004, 0.007, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.065, 0.08),
     *(0.1, 0.125, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95),

@@ -14,8 +14,6 @@ from opendas.errors import CheckFailed, ConfigError, FormatError
 from opendas.files.atomic import sha256_file, write_atomic
 from opendas.report.certificate import CERTIFICATE, ISSUED_FILES, SIGNATURE
 
-__all__ = ["check_signature", "sign_release"]
-
 _FORMAT = "opendas signature 1"
 _LONGEST = 4096
 

@@ -17,43 +17,6 @@ from opendas.measurement.protected import Protection
 from opendas.privacy.zcdp import CurvePoint, epsilon_curve
 from opendas.report.facts import NoiseRow, RunFacts
 
-__all__ = [
-    "ALL",
-    "ENTITY_HEAD",
-    "LEVEL_HEAD",
-    "PROTECTED_HEAD",
-    "FileGroup",
-    "MatrixRow",
-    "TotalMargin",
-    "curve",
-    "decimal",
-    "entity_rows",
-    "entity_words",
-    "exact_words",
-    "file_groups",
-    "invariant_words",
-    "kind_words",
-    "level_rows",
-    "loss_words",
-    "many",
-    "margin_words",
-    "official_head",
-    "official_rows",
-    "official_sentences",
-    "one",
-    "partial_losses",
-    "percent",
-    "plural",
-    "protected_rows",
-    "query_words",
-    "runs_words",
-    "share_matrix",
-    "spine_sentence",
-    "ticks",
-    "total_margins",
-    "words",
-]
-
 _EXPONENTS = range(1, 17)
 _NORMAL_90 = NormalDist().inv_cdf(0.95)
 _PLURALS = {"us": "nation", "person": "people", "group quarters": "group quarters"}

@@ -23,18 +23,6 @@ from opendas.errors import ConfigError, PrivacyError
 from opendas.readers.base import InputData
 from opendas.runs.workspace import book_in, read_state
 
-__all__ = [
-    "InputTagger",
-    "account_facts",
-    "check_choice",
-    "check_given",
-    "find_book",
-    "ledger_of",
-    "note_publication",
-    "note_reading",
-    "tagger_of",
-]
-
 
 class InputTagger:
     """Tags an input under the keys of books: each of its files, and the table that was read from them.

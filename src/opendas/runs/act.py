@@ -29,8 +29,6 @@ from opendas.runs.progress.log import RunLog, log_path
 from opendas.runs.workspace import RunState, Workspace, read_state
 from opendas.version import __version__, issue_date
 
-__all__ = ["Act", "Charged", "Identified", "Planned", "left_out", "open_act", "runs_beside"]
-
 O = TypeVar("O", bound=ActOptions)  # noqa: E741
 Issue = Callable[[Mapping[str, Any], KeyCustody], None]
 

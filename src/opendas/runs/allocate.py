@@ -37,14 +37,6 @@ from opendas.runs.config.released import toml_key, toml_value
 from opendas.runs.config.words import checked_line, nearest
 from opendas.runs.run import Run
 
-__all__ = [
-    "RunAllocation",
-    "allocate_for_run",
-    "allocate_for_run_after_least_squares",
-    "count_pairs",
-    "public_pairs",
-]
-
 Number = Fraction | int | str
 
 _PUBLIC = "public node counts: geounits of the frame on this spine, and cells of the query groups"

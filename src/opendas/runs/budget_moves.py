@@ -32,9 +32,6 @@ from opendas.runs.run import Run
 from opendas.runs.simulated.trial import Trial
 from opendas.topdown.model import WHOLE_TREE
 
-__all__ = ["Effect", "Move", "Price", "advise"]
-
-
 TRIED = tuple(Fraction(part, 100) for part in (5, 10, 25, 50))
 """Shares that a query group is raised to."""
 

@@ -29,14 +29,6 @@ from opendas.version import __version__, commit
 if TYPE_CHECKING:
     from opendas.engines.outputs import Solved
 
-__all__ = [
-    "estimated_facts",
-    "issue_certificate",
-    "measured_facts",
-    "noise_rows",
-    "refresh_certificate",
-]
-
 
 def _share_counts(plan: MeasurementPlan, level: int) -> dict[object, int]:
     share = plan.levels[level].share

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from opendas.tables.interval_tables import MeasuredProduct
     from opendas.verify.check import Check
 
-__all__ = ["NoisyFile", "Release"]
-
 
 def _codes(frame: pd.DataFrame) -> list[str]:
     """Return the code of the area of each row of a table."""

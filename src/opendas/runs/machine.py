@@ -22,8 +22,6 @@ from opendas.runs.progress.processes import available_memory_mb
 from opendas.schema.attributes import Attribute
 from opendas.schema.product import Product
 
-__all__ = ["CELL_MB", "Finding", "check_cells", "examine", "version_at_least"]
-
 CELL_MB = 500 / (1 << 20)
 """MB that a cell takes of a run with few query groups: masks, row numbers, and an estimate of the topmost
 geounit, as counted in a run of a table with 1.6 million cells."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from opendas.measurement.plan import MeasurementPlan
     from opendas.runs.progress.forecast import Forecast
 
-__all__ = ["FULL_UP_TO", "FULL_UP_TO_INFORMED", "ActOptions", "Expect", "Progress", "RunOptions"]
-
 FULL_UP_TO = 10_000_000
 """Noisy answers that a run writes in full unless it is told otherwise: about a second, and 10 MB.
 

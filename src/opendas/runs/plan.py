@@ -36,8 +36,6 @@ from opendas.topdown.model import WHOLE_TREE
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["PlanTable", "SpineTable", "describe_spine", "make_plan"]
-
 GAIN_CELLS = 1 << 16
 """Expected errors by estimator are computed for at most so many cells; plans of more say so."""
 

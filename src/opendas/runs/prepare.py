@@ -38,16 +38,6 @@ from opendas.topdown.checks import check_roots
 from opendas.topdown.rounding import check_rounder_passes
 from opendas.topdown.stages import check_stages
 
-__all__ = [
-    "TRUNCATION_PURPOSE",
-    "PlannedRun",
-    "charge_run",
-    "log_phase",
-    "plan_run",
-    "planned_act",
-    "tie_constraints",
-]
-
 TRUNCATION_PURPOSE = "topdown/truncation"
 """Purpose of the keys under which the records of a unit are chosen."""
 

@@ -18,8 +18,6 @@ from opendas.report.certificate import CERTIFICATE, ISSUED_FILES, SIGNATURE, rel
 from opendas.runs.account import check_choice
 from opendas.runs.facts import refresh_certificate
 
-__all__ = ["Published", "address_of", "publish_release", "settle_choice"]
-
 
 @dataclass(frozen=True, slots=True)
 class Published:

@@ -57,8 +57,6 @@ from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 from opendas.schema.provenance import Domain
 
-__all__ = ["MeasuredRun", "estimate", "measure", "release"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredRun:

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from opendas.topdown.estimators import RunEstimator
     from opendas.topdown.family_data import Estimator
 
-__all__ = ["Run", "define", "load"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run:

@@ -29,22 +29,6 @@ from opendas.custody.secret_files import destroy_secret, forbid_core_files, priv
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
 from opendas.files.atomic import flush_tree, make_folder, remove_partials, write_atomic
 
-__all__ = [
-    "RunState",
-    "Workspace",
-    "book_in",
-    "check_custody",
-    "check_passphrase",
-    "forget_keys",
-    "holds_files",
-    "read_state",
-    "refuse_clear_keys",
-    "refuse_foreign",
-    "remove_cache",
-    "remove_checkpoints",
-]
-
-
 _PHASES = ("started", "measured", "finished")
 _BOOK = "book.json"
 

@@ -16,8 +16,6 @@ from opendas.errors import ConfigError
 from opendas.sampling.inverse_cdf import SamplerTable
 from opendas.sampling.laws import Noise
 
-__all__ = ["sample"]
-
 CHUNK = 1 << 16
 """Words taken at a time."""
 

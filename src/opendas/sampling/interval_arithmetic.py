@@ -17,15 +17,6 @@ from fractions import Fraction
 
 from opendas.errors import PrivacyError
 
-__all__ = [
-    "TooCoarse",
-    "ceil_shift",
-    "exp_neg",
-    "gaussian_tail_floors",
-    "gaussian_weights",
-    "laplace_tail_floors",
-]
-
 Interval = tuple[int, int]
 
 # Extra bits carried below the last bit asked for. The recurrences lose about 2 log2(k) bits after k terms,

@@ -30,8 +30,6 @@ from opendas.arrays import Ints
 from opendas.errors import PrivacyError
 from opendas.sampling.laws import MAX_FLOORS, WORD_BITS, Noise
 
-__all__ = ["LAST_REFINEMENT", "SamplerTable"]
-
 #: Refinement counters are 16 bits wide (reference: the address layout in :mod:`opendas.sampling.noise`).
 LAST_REFINEMENT = (1 << 16) - 1
 _CACHE_BYTES = 256 << 20

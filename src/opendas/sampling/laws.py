@@ -25,8 +25,6 @@ from opendas.sampling.interval_arithmetic import (
     laplace_tail_floors,
 )
 
-__all__ = ["MAX_FLOORS", "WORD_BITS", "DiscreteGaussian", "DiscreteLaplace", "Noise"]
-
 WORD_BITS = 64
 """Bits of the first word that a draw takes."""
 

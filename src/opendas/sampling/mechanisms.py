@@ -23,17 +23,6 @@ from opendas.parts import MECHANISMS, Origin, outside_part
 from opendas.sampling.inverse_cdf import SamplerTable
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, Noise
 
-__all__ = [
-    "OWN_MECHANISMS",
-    "AnswerMechanism",
-    "AnyNoise",
-    "KeyedWords",
-    "StatedNoise",
-    "find_mechanism",
-    "is_stated",
-    "stated_mechanism",
-]
-
 
 class KeyedWords(Protocol):
     """Random bits under the key of a run, of one query group at one geounit."""

@@ -25,8 +25,6 @@ from opendas.arrays import Ints
 from opendas.errors import EnvironmentFailure, PrivacyError
 from opendas.sampling.inverse_cdf import SamplerTable
 
-__all__ = ["CELL_BITS", "LEVEL_BITS", "QUERY_BITS", "UNIT_BITS", "NoiseSource"]
-
 # The address of a draw: one AES block that names a cell of a measurement.
 #
 # Bits, most significant first::

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from opendas.arrays import Bools, Codes, Ints, rank_in_run
 from opendas.errors import EnvironmentFailure, PrivacyError
 
-__all__ = ["keep_at_most", "keyed_labels", "keyed_texts"]
-
 _KEY_BYTES = 32
 _BLOCK_WORDS = 2
 _WORD_BYTES = 8

@@ -20,8 +20,6 @@ from opendas.errors import ConfigError
 from opendas.sampling.interval_arithmetic import ceil_shift, exp_neg
 from opendas.sampling.laws import DiscreteGaussian, Noise
 
-__all__ = ["margin_of_sum"]
-
 _PRECISIONS = (512, 1024, 2048)
 # Longest list of probabilities that is convolved: a few seconds.
 _LONGEST = 1 << 16

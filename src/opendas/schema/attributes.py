@@ -18,8 +18,6 @@ import numpy.typing as npt
 from opendas.arrays import Bools
 from opendas.errors import ConfigError, SchemaError
 
-__all__ = ["RESERVED_NAMES", "Attribute", "Recode", "Schema", "cell_text", "label_runs", "labels_named"]
-
 RESERVED_NAMES = frozenset({"total", "detailed", "rest", "*"})
 """Names with a meaning of their own in run files, not free for attributes and recodes."""
 

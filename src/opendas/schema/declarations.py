@@ -15,18 +15,6 @@ from typing import Any, Self
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 
-__all__ = [
-    "MAX_PEOPLE_PER_UNIT",
-    "Bound",
-    "ContributionBound",
-    "Distinct",
-    "EarlierAct",
-    "Invariant",
-    "StructuralZero",
-    "Tie",
-    "TiedBound",
-]
-
 MAX_PEOPLE_PER_UNIT = 99_999
 """Most people in one housing unit or facility (TopDown production; see docs/products)."""
 

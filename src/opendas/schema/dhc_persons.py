@@ -11,8 +11,6 @@ from opendas.schema.declarations import Invariant, StructuralZero, Tie
 from opendas.schema.pl94 import HHGQ_LEVELS, race_combinations
 from opendas.schema.product import PassPlan, Product
 
-__all__ = ["GQ_CODES", "GQ_TYPES", "OLDEST", "PL94_CELL", "RELATIONSHIPS", "dhc_persons"]
-
 OLDEST = 115
 """Top code of age, in years."""
 

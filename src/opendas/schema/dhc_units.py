@@ -21,21 +21,6 @@ from opendas.schema.declarations import Invariant, StructuralZero, Tie
 from opendas.schema.dhc_persons import GQ_TYPES
 from opendas.schema.product import PassPlan, Product
 
-__all__ = [
-    "CHILDREN",
-    "COUPLES",
-    "FIRST_QUARTERS",
-    "FIRST_VACANT",
-    "HOUSEHOLDER_AGES",
-    "HOUSEHOLD_TYPES",
-    "LARGEST",
-    "VACANCIES",
-    "HouseholdType",
-    "dhc_units",
-    "dhc_units_tenvacgq",
-    "household_type_codes",
-]
-
 LARGEST = 7
 """Top code of household size: seven people or more."""
 

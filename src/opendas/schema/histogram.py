@@ -11,8 +11,6 @@ import numpy.typing as npt
 from opendas.arrays import Ints
 from opendas.errors import DataError
 
-__all__ = ["Histogram"]
-
 _CELLS_AN_ENTRY = 8
 _MOST_CELLS = 1 << 22
 """A whole table is filled, and entries are not sorted, where it has few cells, for its entries and at all."""

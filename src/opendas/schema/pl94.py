@@ -12,8 +12,6 @@ from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.declarations import Bound, Invariant, StructuralZero
 from opendas.schema.product import PassPlan, Product
 
-__all__ = ["GQ_COLUMNS", "HHGQ_LEVELS", "RACES", "pl94_persons", "pl94_units", "race_combinations"]
-
 HHGQ_LEVELS = (
     "household",
     "correctional",

@@ -16,8 +16,6 @@ from opendas.schema.declarations import Bound, Invariant, StructuralZero, Tie
 from opendas.schema.provenance import Discovery, Provenance
 from opendas.schema.query_groups import Workload
 
-__all__ = ["PassPlan", "Passes", "Product"]
-
 Passes = tuple[tuple[str, ...], ...]
 """Query group names of each pass, in order."""
 

@@ -17,8 +17,6 @@ from opendas.errors import FormatError
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Neighbours
 
-__all__ = ["PROVENANCE_WORDS", "Discovery", "Domain", "Provenance"]
-
 
 class Provenance(StrEnum):
     """Where a part of the domain comes from."""

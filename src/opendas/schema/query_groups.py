@@ -19,8 +19,6 @@ from opendas.arrays import Bools, Ints
 from opendas.errors import ConfigError
 from opendas.schema.attributes import Recode, Schema
 
-__all__ = ["QueryGroup", "Workload", "to_ranges"]
-
 
 def to_ranges(held: Bools) -> tuple[tuple[int, int], ...]:
     """Return where a mask is true: each run of places, from the first up to the second, left out.

@@ -18,8 +18,6 @@ from opendas.errors import ConfigError
 from opendas.parts import WORKLOADS, outside_part
 from opendas.schema.attributes import Attribute, Recode, label_runs
 
-__all__ = ["OWN_WORKLOADS", "LevelPartitions", "find_workload", "inside_or_out", "recodes_of"]
-
 MOST = 1 << 16
 """Noise addresses have 16 bits for a query group."""
 

@@ -19,8 +19,6 @@ from numba import njit
 from opendas.arrays import Floats, Ints
 from opendas.solvers.least_squares.kernels import cholesky, triangular_solve
 
-__all__ = ["History", "accelerate", "no_history"]
-
 MEMORY = 10
 """Differences of steps that are kept."""
 GROWTH = 4.0

@@ -14,8 +14,6 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["one_blas_thread"]
-
 
 class _Gate:
     """Counts who is inside."""

@@ -33,9 +33,6 @@ from opendas.errors import EstimationError
 from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem
 from opendas.solvers.quiet import chatter_to_stderr
 
-__all__ = ["NO_LIMIT", "Conflict", "RangeSystem", "can_hold", "conflict", "find_conflict"]
-
-
 NO_LIMIT = 1 << 61
 """An upper bound from here on is none."""
 

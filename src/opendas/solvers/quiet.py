@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["chatter_to_stderr"]
-
 
 @contextmanager
 def chatter_to_stderr() -> Iterator[None]:

@@ -6,8 +6,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["cells_by_row", "without_gaps"]
-
 
 @njit(cache=True, nogil=True)
 def without_gaps(rows: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -15,8 +15,6 @@ import scipy  # its optimize, a third of the time of all imports, loads when it 
 
 from opendas.arrays import Floats
 
-__all__ = ["least_gap", "minimise_shares"]
-
 Function = Callable[[Floats], tuple[float, Floats]]
 
 _STEPS = 500

@@ -32,8 +32,6 @@ from opendas.solvers.rounding.snapping import BITS, TIE_SHIFT, mix
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["LARGEST_SUM", "project", "project_integers"]
-
 LARGEST_SUM = 2.0**62
 """Sums of absolute values in a family stay below it, in units of the entries (2**-20 for reals)."""
 

@@ -32,23 +32,6 @@ from opendas.schema.product import Product
 from opendas.tables.dhc import DhcTable, dhc_tables
 from opendas.tables.dhc_units import household_tables, unit_tables
 
-__all__ = [
-    "PL94_TABLES",
-    "Table",
-    "TableCell",
-    "check_geolevel",
-    "check_held",
-    "check_lowest",
-    "dhc_table",
-    "find_table",
-    "pl94_cells",
-    "pl94_table",
-    "product_table",
-    "published_tables",
-    "query_table",
-    "table_layout",
-]
-
 PL94_TABLES = ("P1", "P2", "P3", "P4", "P5", "H1")
 """Tables of the redistricting data."""
 

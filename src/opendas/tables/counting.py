@@ -17,8 +17,6 @@ from opendas.geography.frame import Frame, Grouping
 from opendas.schema.histogram import Histogram
 from opendas.tables.cells import Table
 
-__all__ = ["count_areas", "count_batches", "count_table"]
-
 VALUES_PER_BATCH = 1 << 22
 _EXACT = 1 << 53
 

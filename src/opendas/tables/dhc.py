@@ -14,8 +14,6 @@ from functools import cache
 
 from opendas.schema.pl94 import race_combinations
 
-__all__ = ["RACE_LABELS", "Box", "DhcTable", "Rows", "dhc_tables"]
-
 Box = Mapping[str, tuple[int, ...]]
 Rows = Iterator[tuple[str, Box]]
 

@@ -20,8 +20,6 @@ from opendas.schema.dhc_units import (
 )
 from opendas.tables.dhc import RACE_LABELS, Box, DhcTable, Rows
 
-__all__ = ["household_tables", "unit_tables"]
-
 Fulfils = Callable[[HouseholdType], bool]
 
 _AGES = (

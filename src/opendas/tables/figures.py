@@ -15,8 +15,6 @@ import pyarrow as pa
 from opendas.arrays import Floats
 from opendas.errors import ConfigError, EnvironmentFailure
 
-__all__ = ["Figures", "FunctionOfCounts"]
-
 FunctionOfCounts = Callable[[pa.Table], Any] | str | tuple[str, str]
 """A function that takes counts as an Arrow table (``geocode``, and a column for each cell) and returns a
 frame; SQL for DuckDB over the table ``counts``; or two cells, of which the first is divided by the second."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-__all__ = ["Table"]
-
 SHOWN = 10
 """Rows of a table that a notebook shows."""
 

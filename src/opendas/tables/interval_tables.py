@@ -60,15 +60,6 @@ from opendas.tables.cells import (
 )
 from opendas.tables.counting import count_areas, count_table
 
-__all__ = [
-    "DEFAULT_CONFIDENCE",
-    "INTERVAL_SCHEMA",
-    "MeasuredProduct",
-    "describe_measurements",
-    "open_measured",
-    "open_together",
-]
-
 DEFAULT_CONFIDENCE = Fraction(9, 10)
 
 MOST_CELLS = 10_000

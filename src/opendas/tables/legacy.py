@@ -37,8 +37,6 @@ from opendas.geography.states import STATES
 from opendas.tables.cells import PL94_TABLES, pl94_table, table_layout
 from opendas.tables.counting import count_table
 
-__all__ = ["SUMMARY_LEVELS", "header_members", "legacy_members", "write_legacy"]
-
 SUMMARY_LEVELS = {
     "state": "040", "county": "050", "cousub": "060", "tract": "140", "block_group": "150", "place": "160",
     "aianhh": "280", "cd": "500", "sldu": "610", "sldl": "620", "vtd": "700", "block": "750", "sdelm": "950",

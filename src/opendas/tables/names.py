@@ -9,8 +9,6 @@ from opendas.files.official_areas import OfficialAreas
 from opendas.files.release_folder import ReleasedProduct
 from opendas.geography.frame import CENSUS_PREFIX, Frame, Grouping
 
-__all__ = ["area_names", "geo_ids"]
-
 _UNITED_STATES = {"1": "United States"}
 
 _PREFIXES = {

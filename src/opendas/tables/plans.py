@@ -21,8 +21,6 @@ from opendas.tables.interval_tables import DEFAULT_CONFIDENCE
 from opendas.tables.replicate_margins import Replicated, number_of_replicates, table_margins
 from opendas.tables.tabulate import stamped, variables_of, write_arrow, write_cells
 
-__all__ = ["write_plans"]
-
 
 def write_plans(
     path: Path,

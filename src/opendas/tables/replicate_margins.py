@@ -29,17 +29,6 @@ from opendas.tables.cells import Table, check_geolevel, product_table
 from opendas.tables.counting import count_areas, count_table
 from opendas.tables.figures import Figures, FunctionOfCounts
 
-__all__ = [
-    "MARGIN_SCHEMA",
-    "Margins",
-    "Replicated",
-    "margins_of",
-    "number_of_replicates",
-    "replicated_counts",
-    "spread_of",
-    "table_margins",
-]
-
 MARGIN_SCHEMA = pa.schema(
     [
         ("geocode", pa.string()),

@@ -19,8 +19,6 @@ from opendas.schema.query_groups import QueryGroup
 from opendas.tables.cells import check_geolevel, published_tables
 from opendas.tables.replicate_margins import Replicated
 
-__all__ = ["replicate_weights"]
-
 _MOST = np.iinfo(np.int32).max
 
 

@@ -9,8 +9,6 @@ import pyarrow.compute as pc
 from opendas.arrays import Floats
 from opendas.errors import FormatError
 
-__all__ = ["SHORTEST_SCHEMA", "WIDENED", "shortest_of"]
-
 SHORTEST_SCHEMA = pa.schema(
     [
         ("geocode", pa.string()),

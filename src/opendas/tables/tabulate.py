@@ -52,28 +52,6 @@ from opendas.tables.legacy import write_legacy
 from opendas.tables.names import area_names, geo_ids
 from opendas.tables.replicate_margins import Replicated, number_of_replicates, table_margins
 
-__all__ = [
-    "INTERVALS",
-    "LONG",
-    "NO_MARGIN",
-    "TABLE_FORMATS",
-    "TableRequest",
-    "long_table",
-    "margins",
-    "matching_row",
-    "percent_text",
-    "stamped",
-    "table_batches",
-    "table_request",
-    "tabulate",
-    "variables_of",
-    "write_arrow",
-    "write_cells",
-    "write_long",
-    "write_table",
-    "write_tables",
-]
-
 TABLE_FORMATS = ("parquet", "csv", "pl94")
 """``pl94`` is the legacy format, which holds all redistricting tables in one zip file a state."""
 

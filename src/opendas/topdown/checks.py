@@ -12,8 +12,6 @@ from opendas.topdown.family_data import LevelRules
 from opendas.topdown.model import Family
 from opendas.topdown.stages import MergedCells
 
-__all__ = ["LARGEST_WRITTEN", "check_family", "check_roots"]
-
 LARGEST_WRITTEN = 30_000
 """Cells of a root whose matrix is written out: 7 GB. Below a root, cells without records are left out."""
 

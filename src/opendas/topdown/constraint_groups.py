@@ -15,8 +15,6 @@ from opendas.constraints.table import JointTotal, LevelConstraints
 from opendas.errors import InfeasibleFamily
 from opendas.topdown.model import CellRules
 
-__all__ = ["NO_UPPER", "Groups"]
-
 NO_UPPER = 1 << 62
 """Upper bound of a group without one, in integers."""
 

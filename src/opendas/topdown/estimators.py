@@ -17,8 +17,6 @@ from opendas.topdown.informed import Informed
 from opendas.topdown.model import BLOCK_BY_BLOCK, INFORMED, OWN_ESTIMATORS, POSTERIOR, TOPDOWN
 from opendas.topdown.posterior import Posterior
 
-__all__ = ["OURS", "RunEstimator", "find_estimator"]
-
 OURS: Mapping[str, Estimator] = MappingProxyType(
     {
         TOPDOWN: TopDown(),

@@ -17,8 +17,6 @@ from opendas.solvers.quiet import chatter_to_stderr
 from opendas.topdown.family_data import LevelRules
 from opendas.topdown.model import Family
 
-__all__ = ["relax_parent"]
-
 MOST_NAMED = 10
 """Constraints of a contradiction that a record names."""
 

@@ -27,18 +27,6 @@ from opendas.topdown.model import TOPDOWN, Family, FamilyEstimate, FamilyRecord
 from opendas.topdown.rounding import round_estimate
 from opendas.topdown.stages import FixedRows, MergedCells, without_decided
 
-__all__ = [
-    "TopDown",
-    "accepted",
-    "estimate_family",
-    "evenly",
-    "explained",
-    "family_conflict",
-    "family_problem",
-    "nearest_feasible",
-]
-
-
 _LEAST_VARIANCE = 1e-6
 """Noise with less variance is zero but for a chance below 1e-6: its answers are exact, and larger weights
 would only cost the solver digits."""

@@ -24,8 +24,6 @@ from opendas.solvers.problem.problem import Solution
 from opendas.topdown.constraint_groups import Groups
 from opendas.topdown.model import CellRules, Family, RounderPasses, StageRules
 
-__all__ = ["Estimator", "FamilyData", "Information", "LevelRules", "Precision", "Progress"]
-
 
 class Precision(Protocol):
     """Precisions ``P`` of several geounits, zero outside the cells that a geounit may use."""

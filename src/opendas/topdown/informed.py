@@ -24,9 +24,6 @@ from opendas.topdown.family import TopDown, accepted, evenly, family_problem
 from opendas.topdown.family_data import FamilyData, Information
 from opendas.topdown.model import INFORMED
 
-__all__ = ["Informed"]
-
-
 LEAST_SHARE = 1e-3
 """A child's weight of a query group enters the shared metric as no less than this part of the mean."""
 

@@ -13,20 +13,6 @@ import numpy.typing as npt
 from opendas.arrays import Bools, Codes, Ints
 from opendas.constraints.table import LevelConstraints
 
-__all__ = [
-    "BLOCK_BY_BLOCK",
-    "INFORMED",
-    "OWN_ESTIMATORS",
-    "POSTERIOR",
-    "TOPDOWN",
-    "WHOLE_TREE",
-    "CellRules",
-    "Family",
-    "FamilyEstimate",
-    "FamilyRecord",
-    "StageRules",
-]
-
 TOPDOWN, INFORMED, POSTERIOR = "topdown", "informed", "posterior"
 BLOCK_BY_BLOCK = "block-by-block"
 OWN_ESTIMATORS = (TOPDOWN, BLOCK_BY_BLOCK, INFORMED, POSTERIOR)

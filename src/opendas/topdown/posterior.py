@@ -28,8 +28,6 @@ from opendas.topdown.posterior_kernels import Likelihood, Moments, Tree, run_cha
 from opendas.topdown.posterior_rounding import least_error
 from opendas.topdown.rounding import round_estimate
 
-__all__ = ["Posterior", "likelihood_of", "posterior_table", "tree_of"]
-
 SKIPPED, KEPT, TABLES = 50, 64, 32
 """Sweeps of each of two chains before its first half, sweeps of each half, and how many tables of a half are
 looked at; halves are averaged."""

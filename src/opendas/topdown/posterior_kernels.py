@@ -16,8 +16,6 @@ from numba import njit
 from opendas.arrays import Bools, Floats, Ints
 from opendas.solvers.rounding.unbiased import next_word
 
-__all__ = ["Likelihood", "Moments", "State", "Tree", "log_prior", "run_chain", "state_of", "uniform"]
-
 WINDOW, WIDEST = 24, 256
 """Splits of a pair that are weighed at once, a random window around the present one: so many and a sixteenth
 of all, at most the second number."""

@@ -11,8 +11,6 @@ from numba import njit
 
 from opendas.arrays import Ints
 
-__all__ = ["least_error"]
-
 SWEEPS = 100
 """Most passes over all pairs of children."""
 WORTH = 1e-9

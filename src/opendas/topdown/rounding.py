@@ -14,8 +14,6 @@ from opendas.topdown.constraint_groups import NO_UPPER, Groups
 from opendas.topdown.family_data import LevelRules
 from opendas.topdown.model import Family
 
-__all__ = ["check_rounder_passes", "round_estimate"]
-
 
 def check_rounder_passes(rules: LevelRules, constraints: LevelConstraints) -> None:
     """Refuse rounder passes that no family of a geolevel could be sure to round, before anything is drawn.

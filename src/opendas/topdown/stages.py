@@ -18,8 +18,6 @@ from opendas.schema.query_groups import Workload
 from opendas.topdown.family_data import LevelRules
 from opendas.topdown.model import Family, StageRules
 
-__all__ = ["FixedRows", "MergedCells", "check_stages", "without_decided"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MergedCells:

@@ -15,8 +15,6 @@ from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism
 from opendas.schema.product import Product
 
-__all__ = ["Candidate", "Strategy", "bureau_strategies", "rounded_loss"]
-
 EXACT = Fraction(10_000)
 """Loss of a query group that is to have no noise: the chance of any is below exp(-4,000)."""
 

@@ -14,8 +14,6 @@ from opendas.files.atomic import write_atomic
 from opendas.tuning.candidate import Candidate
 from opendas.tuning.targets import Tally, Target
 
-__all__ = ["Judge", "Memory", "NotMet", "Step", "Trials", "least_factor"]
-
 WIDEST = 2.0**24
 """Factors beyond this, up or down, are not tried."""
 

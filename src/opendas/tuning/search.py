@@ -14,8 +14,6 @@ from fractions import Fraction
 from opendas.tuning.candidate import Candidate, Strategy, rounded_loss
 from opendas.tuning.judge import Judge, NotMet, least_factor
 
-__all__ = ["descend", "level_by_level", "search", "search_on"]
-
 RAISE = Fraction(3, 2)
 """Factor by which an exchange raises a geolevel."""
 

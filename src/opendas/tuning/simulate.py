@@ -18,8 +18,6 @@ from opendas.schema.product import PassPlan
 from opendas.tuning.candidate import Candidate
 from opendas.tuning.targets import Tally, Target
 
-__all__ = ["Simulator"]
-
 
 class Simulator:
     """Seeded runs of one run file's product, geography and estimator on its own input.

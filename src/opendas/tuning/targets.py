@@ -26,8 +26,6 @@ from opendas.runs.config.load import config_error, parse_toml, read_text
 from opendas.runs.config.model import Exact, Name, Section
 from opendas.schema.product import Product
 
-__all__ = ["Tally", "Target", "load_targets"]
-
 
 class _TargetSection(Section):
     geolevel: Name

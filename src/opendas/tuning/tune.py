@@ -29,8 +29,6 @@ from opendas.tuning.simulate import Simulator
 from opendas.tuning.targets import Tally, Target, load_targets
 from opendas.version import __version__
 
-__all__ = ["METHODS", "Confirmation", "Settings", "Tuning", "plan_toml", "tune"]
-
 METHODS = ("search", "level-by-level")
 """Ways to find a plan: our own, and the one of the TopDown paper, section 8.1."""
 

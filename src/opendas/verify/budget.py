@@ -38,19 +38,6 @@ from opendas.schema.product import Product
 from opendas.schema.provenance import Domain
 from opendas.verify.check import require
 
-__all__ = [
-    "certified_map",
-    "certified_plan",
-    "check_account",
-    "check_budget",
-    "check_losses",
-    "check_measurements",
-    "check_official",
-    "check_plan",
-    "check_rows",
-    "check_totals",
-]
-
 Run = Mapping[str, Any]
 
 _CONFIDENCE = Fraction(9, 10)

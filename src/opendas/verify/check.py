@@ -12,8 +12,6 @@ from typing import Any, Self
 
 from opendas.errors import CheckFailed, OpendasError
 
-__all__ = ["BackgroundCheck", "Check", "differing", "first_few", "require", "run_check"]
-
 _TOLERANCE = 1e-9
 
 

@@ -46,16 +46,6 @@ from opendas.schema.declarations import PUBLISHED_LIST, PublishedFile
 from opendas.verify.budget import certified_plan
 from opendas.verify.check import first_few, require
 
-__all__ = [
-    "check_columns",
-    "check_digests",
-    "check_issued",
-    "check_listing",
-    "check_machine",
-    "machine_names",
-    "read_certificate",
-]
-
 _KEYS = ("format", "version", "commit", "issued", "runs", "totals", "files")
 
 

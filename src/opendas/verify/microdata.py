@@ -23,17 +23,6 @@ from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import GQ_COLUMNS, HHGQ_LEVELS
 from opendas.verify.check import first_few, require
 
-__all__ = [
-    "Microdata",
-    "check_bounds",
-    "check_constraints",
-    "check_frame",
-    "check_quarters",
-    "check_records",
-    "check_tie",
-]
-
-
 _LEAVES_AT_ONCE = 1 << 16
 
 

@@ -32,8 +32,6 @@ from opendas.tables.tabulate import (
     write_table,
 )
 
-__all__ = ["same_table"]
-
 _MARGIN = re.compile(r"_(MOE|NOISE)([0-9.]+)$")
 _INTERVAL = re.compile(r"_(EST|EST_MOE[0-9.]+|LOW[0-9.]+|HIGH[0-9.]+)$")
 

@@ -45,8 +45,6 @@ from opendas.topdown.model import WHOLE_TREE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkBackend", "open_on_spark"]
-
 _SETTINGS = {
     # A row is the counts of many leaves: few of them fill a batch.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16",

@@ -47,24 +47,6 @@ from opendas.schema.query_groups import QueryGroup
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "COUNT_SCHEMA",
-    "COUNT_TYPES",
-    "Entries",
-    "LastCut",
-    "SparkCounts",
-    "SplitAgain",
-    "TaskCounts",
-    "Unchanged",
-    "merge_entries",
-    "pack_entries",
-    "pack_rows",
-    "send_counts",
-    "split",
-    "tag_table",
-    "unpack_entries",
-]
-
 COUNT_TYPES: Final = "slot int, task int, leaf binary, cell binary, count binary"
 COUNT_SCHEMA: Final = pa.schema(
     [

@@ -45,8 +45,6 @@ from opendas.files.atomic import make_folder
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkEngine", "draw_on_executors"]
-
 _LOOK_S = 0.2
 """How often the driver looks for items that are done."""
 

@@ -19,8 +19,6 @@ from opendas.errors import EnvironmentFailure
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["prepare_executors", "source_digest", "write_package"]
-
 _log = logging.getLogger(__name__)
 
 _NEEDED: Final = ("cryptography", "numba", "numpy", "pandas", "pyarrow", "scipy", "threadpoolctl")

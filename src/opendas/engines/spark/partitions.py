@@ -30,25 +30,6 @@ from opendas.version import __version__
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "ANSWER_TYPES",
-    "Answer",
-    "Batches",
-    "EachPartition",
-    "VersionsDiffer",
-    "Work",
-    "answers",
-    "cache_by",
-    "marker_path",
-    "pack",
-    "partition_number",
-    "partition_values",
-    "read_marker",
-    "read_shared",
-    "unpack",
-    "write_shared",
-]
-
 ANSWER_TYPES: Final = "number int, answer binary"
 _ANSWER_SCHEMA: Final = pa.schema([("number", pa.int32()), ("answer", pa.binary())])
 

@@ -59,16 +59,6 @@ from opendas.schema.product import Product
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "CheckUnits",
-    "copy_data",
-    "copy_public",
-    "find_data",
-    "read_on_executors",
-    "together",
-    "unit_findings",
-]
-
 _REPORT: Final = -1
 """Task of rows that tell about a file."""
 

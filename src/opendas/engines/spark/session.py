@@ -24,8 +24,6 @@ from opendas.errors import EnvironmentFailure, OpendasError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_environment", "java_program", "open_session", "spark_failures"]
-
 _log = logging.getLogger(__name__)
 
 _LEAST_JAVA: Final = 17

@@ -28,8 +28,6 @@ from opendas.schema.dhc_units import (
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
-__all__ = ["unit_columns", "unit_estimate", "unit_records", "units_of_records"]
-
 _RENTED, _NO_RENT = 2, 3
 """Levels of the second histogram: households that rent, and that pay no rent."""
 

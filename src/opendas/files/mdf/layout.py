@@ -29,17 +29,6 @@ from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import GQ_COLUMNS
 from opendas.schema.product import Product
 
-__all__ = [
-    "PRODUCTION_LAYOUTS",
-    "Column",
-    "Layout",
-    "Part",
-    "check_mdf",
-    "mdf_layout",
-    "mdf_parts",
-    "part_name",
-]
-
 SCHEMA_BUILD_ID = "1.1.0"
 """Version of the record layout that the production files carry."""
 

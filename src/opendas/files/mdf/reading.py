@@ -23,8 +23,6 @@ from opendas.geography.frame import Frame
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
-__all__ = ["MdfRecords", "mdf_files", "read_mdf", "read_mdf_records", "write_state_files"]
-
 _BATCH = 1 << 20
 
 Keys = tuple[Ints, Ints]

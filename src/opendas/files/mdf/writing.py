@@ -24,8 +24,6 @@ from opendas.geography.frame import Frame
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
-__all__ = ["MDF_FORMATS", "MDF_SUFFIX", "MdfFiles", "PartFile", "mdf_schema"]
-
 MDF_SUFFIX = {"parquet": ".parquet", "pipe": ".txt"}
 """Endings of part files by format."""
 

@@ -27,19 +27,6 @@ from opendas.errors import FormatError
 from opendas.files.parquet import one_array, open_parquet, reads_file, to_bytes
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = [
-    "BureauLevel",
-    "BureauRows",
-    "Progress",
-    "as_fraction",
-    "classes_of",
-    "index_rows",
-    "is_bureau_folder",
-    "names_part",
-    "read_bureau_levels",
-]
-
-
 SPINES = (
     ("US", "State", "County", "Tract_Group", "Tract", "Block_Group", "Block"),
     ("US", "State", "County", "Prim", "Tract_Subset_Group", "Tract_Subset", "Block_Group", "Block"),

@@ -22,8 +22,6 @@ from opendas.files.parquet import one_array, open_parquet, reading, reads_file
 from opendas.intervals.margins import MarginQuery
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["BureauAnswers", "BureauMargins", "read_values", "sum_values"]
-
 _VALUES_AT_ONCE = 1 << 23
 """About so many values are held when answers are summed."""
 

@@ -46,8 +46,6 @@ from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["BureauFile", "uneven_losses"]
-
 log = logging.getLogger(__name__)
 
 

@@ -27,8 +27,6 @@ from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["FOLDERS", "bureau_geocodes", "write_bureau_file"]
-
 FOLDERS = {
     "us": "US",
     "state": "State",

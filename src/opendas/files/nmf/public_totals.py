@@ -19,8 +19,6 @@ from opendas.files.nmf.bureau import BureauLevel
 from opendas.files.nmf.bureau_answers import read_values
 from opendas.intervals.tree_estimates import MOST_APART
 
-__all__ = ["PublicTotals", "check_states"]
-
 _MOST_ROWS = 10_000
 """Sums of query groups with more rows say little about a total, and take long to read."""
 

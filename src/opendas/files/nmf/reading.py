@@ -27,8 +27,6 @@ from opendas.privacy.relations import Mechanism, noise_of
 from opendas.sampling.mechanisms import AnyNoise
 from opendas.schema.product import Product
 
-__all__ = ["Answers", "MeasurementFile", "measurement_metadata"]
-
 FORMAT = "opendas measurements 1"
 
 

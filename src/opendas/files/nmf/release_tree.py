@@ -28,8 +28,6 @@ from opendas.sampling.mechanisms import StatedNoise
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["FolderAnswers", "noisy_tree"]
-
 RUN = 512
 """Geounits that are read together where few are asked for."""
 

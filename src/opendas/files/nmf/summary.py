@@ -22,8 +22,6 @@ from opendas.intervals.noisy_tree import NoisyTree
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.product import Product
 
-__all__ = ["FileSummary", "summary_of_file", "summary_of_tree"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LevelSummary:

@@ -23,8 +23,6 @@ from opendas.files.release_folder import ReleasedProduct
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["MOST_COLUMNS", "write_tidy"]
-
 MOST_COLUMNS = 10_000
 """Of a table; a query group with more cells is asked for by opendas interval."""
 

@@ -16,8 +16,6 @@ from opendas.errors import FormatError
 from opendas.files.nmf.reading import Answers
 from opendas.files.parquet import ParquetSink, bytes_column, parquet_sink, text_column
 
-__all__ = ["MEASUREMENT_SCHEMA", "MeasurementWriter"]
-
 VALUES_PER_GROUP = 1 << 20
 """About so many values a row group, if the answers are full: what a task reads too much stays small."""
 

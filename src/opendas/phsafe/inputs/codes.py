@@ -16,16 +16,6 @@ import numpy.typing as npt
 
 from opendas.phsafe.model import Iteration
 
-__all__ = [
-    "ADULT",
-    "CHILDREN",
-    "NO_GROUP",
-    "OUTSIDE",
-    "RELATIVES",
-    "group_index",
-    "lookup",
-]
-
 CHILDREN: Final = (25, 26, 27)
 """Own children of the householder."""
 RELATIVES: Final = (20, 21, 23, *range(25, 34))

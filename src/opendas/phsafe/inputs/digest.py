@@ -19,8 +19,6 @@ import numpy.typing as npt
 from opendas.phsafe.inputs.linking import sort_inputs
 from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units, to_words
 
-__all__ = ["BUCKETS", "bucket_digests", "bucket_of", "canonical_bytes"]
-
 BUCKETS = 4096
 """Part of the format of the tag."""
 

@@ -17,8 +17,6 @@ from opendas.errors import Finding
 from opendas.phsafe.inputs.findings import list_lines
 from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units
 
-__all__ = ["check_values", "usable_rows"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Field:

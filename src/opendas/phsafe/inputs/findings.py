@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from opendas.errors import Finding
 
-__all__ = ["CSV_FILES", "MOST_LINES", "InputFiles", "Source", "list_lines"]
-
 MOST_LINES = 20
 """Lines listed of one kind of finding; the others are counted."""
 

@@ -17,8 +17,6 @@ from opendas.errors import Finding
 from opendas.phsafe.inputs.findings import Source, list_lines
 from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units
 
-__all__ = ["Linked", "check_keys", "link", "positions", "sort_inputs"]
-
 _GROUP_QUARTERS = (4, 5)
 
 _Rows = TypeVar("_Rows", Units, Places)

@@ -44,8 +44,6 @@ from opendas.readers.columns.findings import FindingLog
 from opendas.readers.counting.entries import Lookup
 from opendas.readers.paths import is_file, is_folder
 
-__all__ = ["find_files", "read_cef"]
-
 _KEYS = (
     "per_dir",
     "unit_dir",

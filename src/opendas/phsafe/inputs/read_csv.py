@@ -25,8 +25,6 @@ from opendas.phsafe.inputs.fields import check_values
 from opendas.phsafe.inputs.findings import MOST_LINES
 from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units
 
-__all__ = ["GEO_COLUMNS", "PERSON_COLUMNS", "UNIT_COLUMNS", "read_csv"]
-
 PERSON_COLUMNS = ("RTYPE", "MAFID", "QAGE", "CENHISP", "CENRACE", "RELSHIP")
 UNIT_COLUMNS = (
     "RTYPE",

@@ -22,8 +22,6 @@ from opendas.arrays import Ints
 from opendas.errors import DataError
 from opendas.phsafe.inputs.findings import CSV_FILES, InputFiles
 
-__all__ = ["Inputs", "Persons", "Places", "Units", "from_words", "to_words"]
-
 Int8 = npt.NDArray[np.int8]
 Int16 = npt.NDArray[np.int16]
 Int32 = npt.NDArray[np.int32]

@@ -16,8 +16,6 @@ from opendas.phsafe.posterior.files import Grid
 from opendas.phsafe.posterior.ratio import Block, Estimate, Fit, fit_block, pair_average, pair_count
 from opendas.phsafe.posterior.tables import AverageTable, CountTable, Model
 
-__all__ = ["AverageEstimates", "CellEstimate", "Measured", "counts_of", "estimate_averages", "measured"]
-
 
 @dataclass(frozen=True, slots=True)
 class Measured:

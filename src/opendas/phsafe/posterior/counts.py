@@ -12,8 +12,6 @@ from opendas.phsafe.posterior.lattice import count_posterior, fine_step, normal_
 from opendas.phsafe.posterior.tables import CountTable, Model
 from opendas.phsafe.posterior.truncated import truncated_mean, truncated_quantile
 
-__all__ = ["LEVEL", "estimate_counts", "rounded"]
-
 LEVEL = (0.05, 0.95)
 """Ends of the 90 % credible interval."""
 

@@ -28,8 +28,6 @@ from opendas.phsafe.posterior.density import (
 )
 from opendas.phsafe.posterior.lattice import Lattice
 
-__all__ = ["Curve", "fit_curve", "log_densities"]
-
 _MOST_PANELS = 400
 
 _find_peak, _find_reach = searches(log_density)

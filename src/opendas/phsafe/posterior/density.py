@@ -25,34 +25,6 @@ from numba import njit
 
 from opendas.arrays import Floats
 
-__all__ = [
-    "AVERAGE",
-    "AVERAGE_OF_A",
-    "DENOMINATOR",
-    "DENOMINATOR_BY_TOTAL",
-    "DIFFERENCE",
-    "DROP",
-    "HALVINGS",
-    "LEGENDRE",
-    "NODES",
-    "ORDER",
-    "PART",
-    "SMALL",
-    "STEPS",
-    "TOTAL",
-    "WEIGHTS",
-    "Parameters",
-    "bounds",
-    "first_guess",
-    "interval",
-    "kinks",
-    "log_density",
-    "log_interval",
-    "log_upper",
-    "panel_edges",
-    "searches",
-]
-
 # Normal probabilities without underflow in the tails.
 _ROOT_HALF = math.sqrt(0.5)
 _SERIES_FROM = 30.0

@@ -17,15 +17,6 @@ from opendas.files.atomic import write_atomic
 from opendas.phsafe.model import PUERTO_RICO, NoiseDistribution
 from opendas.phsafe.tables import OUTPUTS
 
-__all__ = [
-    "Grid",
-    "Key",
-    "estimate_path",
-    "read_measurements",
-    "read_table",
-    "write_estimates",
-]
-
 Key = tuple[str, str]
 """Region identifier as written, and population group (``*`` where the table has none)."""
 

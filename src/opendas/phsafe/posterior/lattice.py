@@ -23,15 +23,6 @@ from opendas.arrays import Floats
 from opendas.errors import ConfigError
 from opendas.phsafe.model import NoiseDistribution
 
-__all__ = [
-    "Lattice",
-    "count_posterior",
-    "fine_step",
-    "normal_posterior",
-    "sum_of",
-]
-
-
 _DROP = 40.0
 """Weights below exp(-40) of the largest are left out."""
 _COARSE_FROM = 2048.0

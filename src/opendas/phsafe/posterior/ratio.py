@@ -22,21 +22,6 @@ from opendas.phsafe.posterior.density import Parameters
 from opendas.phsafe.posterior.lattice import sum_of
 from opendas.phsafe.posterior.truncated import Z95, interval_mean
 
-__all__ = [
-    "FREE_FROM",
-    "LEAST_DEVIATION",
-    "Block",
-    "Estimate",
-    "Fit",
-    "fieller",
-    "fit_block",
-    "fit_total",
-    "mean_inverse",
-    "pair_average",
-    "pair_count",
-]
-
-
 FREE_FROM = 9.0
 """Distance of the measurement from each constraint, in its standard deviations, from which constraints are
 left out: they cut off less than 1e-18."""

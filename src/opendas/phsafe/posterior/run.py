@@ -26,16 +26,6 @@ from opendas.phsafe.posterior.files import Grid, Key, estimate_path, read_measur
 from opendas.phsafe.posterior.tables import AVERAGES, COUNTS, AverageTable, CountTable, Model
 from opendas.phsafe.posterior.truncated import Z95
 
-__all__ = [
-    "MOST",
-    "Check",
-    "PostProcessing",
-    "check_averages",
-    "check_counts",
-    "check_estimates_again",
-    "post_process",
-]
-
 _log = logging.getLogger(__name__)
 
 MOST = 10.0

@@ -10,8 +10,6 @@ from types import MappingProxyType
 from opendas.errors import ConfigError
 from opendas.phsafe.tables import find_table
 
-__all__ = ["AVERAGES", "COUNTS", "AverageTable", "CountTable", "Model"]
-
 
 class Model(StrEnum):
     """How tables are fitted."""

@@ -18,9 +18,6 @@ from scipy.special import erf, erfcx, log_ndtr, ndtri_exp
 from opendas.arrays import Floats
 from opendas.errors import ConfigError
 
-__all__ = ["Z95", "excess_hazard", "interval_mean", "truncated_mean", "truncated_quantile"]
-
-
 Z95 = 1.6448536269514722
 """95 % quantile of the standard normal: half a 90 % interval, in standard deviations."""
 

@@ -44,18 +44,6 @@ from opendas.phsafe.validate import Validation, validate
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "CheckPart",
-    "Checked",
-    "CountExactly",
-    "CountPart",
-    "SparkHouseholds",
-    "add_counts",
-    "merge_findings",
-    "open_on_spark",
-    "sum_answers",
-]
-
 Tell = Callable[[str, int, int], None]
 
 _NOT_READ = "does not hold the three files of the reader csv"

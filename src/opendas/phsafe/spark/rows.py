@@ -36,19 +36,6 @@ from opendas.version import __version__
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "BROKEN",
-    "KINDS",
-    "ROW_SCHEMA",
-    "ROW_TYPES",
-    "Block",
-    "InputFile",
-    "ReadLines",
-    "TextFile",
-    "find_files",
-    "gather",
-]
-
 
 class InputFile(NamedTuple):
     """One of the three files of the layout."""

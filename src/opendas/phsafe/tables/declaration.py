@@ -21,8 +21,6 @@ from opendas.errors import ConfigError
 from opendas.phsafe.inputs.records import Persons, Units
 from opendas.phsafe.model import LEVELS, Iteration, Level
 
-__all__ = ["Derived", "IteratesBy", "Joined", "Kind", "Table"]
-
 Cells = npt.NDArray[np.int8]
 
 

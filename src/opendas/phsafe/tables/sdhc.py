@@ -21,8 +21,6 @@ from opendas.phsafe.inputs.codes import ADULT, CHILDREN, OUTSIDE, RELATIVES, loo
 from opendas.phsafe.inputs.records import Int8, Persons, Units
 from opendas.phsafe.tables.declaration import Derived, IteratesBy, Joined, Kind, Table
 
-__all__ = ["DERIVED", "OUTPUTS", "TABLES", "find_table"]
-
 _SIDE = 128
 _PERSON_IN_HOUSING_UNIT, _HOUSING_UNIT = 3, 2
 _LAST_FAMILY = 3  # of the codes HHT

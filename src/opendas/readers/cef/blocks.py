@@ -26,8 +26,6 @@ from opendas.readers.columns.csv_parquet import Batch, column_names, no_rows, re
 from opendas.readers.columns.findings import FindingLog, Origin, report_rows
 from opendas.readers.frame.assignment_files import national_codes
 
-__all__ = ["CefBlocks", "read_blocks"]
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CefBlocks:

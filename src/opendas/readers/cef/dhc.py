@@ -22,8 +22,6 @@ from opendas.schema.dhc_units import (
 )
 from opendas.schema.product import Product
 
-__all__ = ["UnitLevels", "household_cells", "person_cells", "unit_levels"]
-
 _RACES = 63
 
 

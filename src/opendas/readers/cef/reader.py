@@ -54,8 +54,6 @@ from opendas.schema.dhc_units import dhc_units, dhc_units_tenvacgq
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
-__all__ = ["QUARTERS_COUNTS", "UNIT_COUNTS", "CefReader", "CefUnits", "read_units"]
-
 CefKind = Literal["persons", "units", "dhc-persons", "dhc-units", "tenvacgq"]
 """What is counted: the layout of the product's microdata."""
 

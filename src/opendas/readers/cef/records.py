@@ -24,19 +24,6 @@ from opendas.errors import DataError, EnvironmentFailure, FormatError, SchemaErr
 from opendas.readers.columns.findings import FindingLog
 from opendas.schema.dhc_persons import GQ_CODES as DETAILED
 
-__all__ = [
-    "AREA_COLUMNS",
-    "GQ_CODES",
-    "MAFID_RANGE",
-    "OID_COLUMN",
-    "PERSONS",
-    "QUARTERS",
-    "UNITS",
-    "RecordLayout",
-    "Records",
-    "read_records",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class RecordLayout:

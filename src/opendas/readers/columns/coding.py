@@ -23,26 +23,6 @@ from opendas.readers.columns.csv_parquet import Batch
 from opendas.readers.columns.findings import FindingLog
 from opendas.schema.attributes import Attribute
 
-__all__ = [
-    "BLOCK_COLUMNS",
-    "GROUP_COLUMN",
-    "Geocodes",
-    "attribute_keys",
-    "binned",
-    "block_geocodes_of",
-    "coded_geocodes",
-    "codes_of",
-    "codes_or_other",
-    "distinct_texts",
-    "geocodes_of",
-    "is_repeated",
-    "positions_of",
-    "text_of",
-    "unit_ids",
-    "whole_numbers",
-    "without_zeros",
-]
-
 MAX_COUNT = 1 << 62
 _MOST_TEXT = 1 << 30
 _AS_BYTES = {

@@ -33,22 +33,6 @@ from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError, 
 from opendas.readers.base import MemoryTable, Source
 from opendas.readers.columns.findings import FindingLog
 
-__all__ = [
-    "DAMAGED_ZIP",
-    "MOST_RATIO",
-    "PUBLIC_ROWS",
-    "SMALL",
-    "Batch",
-    "column_names",
-    "csv_options",
-    "is_parquet",
-    "no_rows",
-    "opened_zip",
-    "read_batches",
-    "shown_name",
-    "unpacked",
-]
-
 SMALL = 1 << 24
 """Bytes that any member may have."""
 

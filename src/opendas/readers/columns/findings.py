@@ -13,13 +13,6 @@ import numpy.typing as npt
 from opendas.arrays import Bools
 from opendas.errors import DataError, Finding
 
-__all__ = [
-    "FindingLog",
-    "Origin",
-    "joined",
-    "report_rows",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Origin:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["seems_identifier", "several_rows"]
-
 _WHO = (
     "applicant|business|case|child|citizen|claimant|client|company|customer|employee|enterprise|establishment|"
     "family|firm|household|individual|insured|member|participant|patient|person|pupil|resident|respondent|"

@@ -27,8 +27,6 @@ from opendas.readers.counting.entries import IN_MEMORY, SortedRuns
 from opendas.sampling.ordering import keep_at_most, keyed_labels, keyed_texts
 from opendas.schema.declarations import ContributionBound, Distinct
 
-__all__ = ["Contributions"]
-
 _RUNS = ".units.partial"
 _PIECE_BITS: Final = 14
 _Words = npt.NDArray[np.uint64]

@@ -29,8 +29,6 @@ from opendas.readers.columns.coding import positions_of
 from opendas.readers.columns.findings import joined
 from opendas.schema.histogram import Histogram
 
-__all__ = ["IN_MEMORY", "Entries", "HistogramWriter", "Lookup", "SortedRuns", "open_histogram", "summed"]
-
 _KINDS: dict[str, np.dtype[Any]] = {
     "indptr": np.dtype("<i8"),
     "cells": np.dtype("<i4"),

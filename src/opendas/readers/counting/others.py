@@ -18,8 +18,6 @@ from opendas.geography.frame import LevelRule
 from opendas.readers.columns.coding import distinct_texts, positions_of
 from opendas.readers.columns.csv_parquet import Batch
 
-__all__ = ["OtherLeaves", "other_leaf"]
-
 
 def other_leaf(other: str, level: str | None = None, code: str = "") -> str:
     """Return the leaf that stands for all others of a unit; of everything, where no unit is given."""

@@ -43,22 +43,6 @@ from opendas.readers.frame.units import add_units, check_units, derived_units, f
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
-__all__ = [
-    "MAX_TOTAL",
-    "FileRows",
-    "Layout",
-    "Leaves",
-    "collect",
-    "exact_sum",
-    "file_rows",
-    "read_rows",
-    "refuse_too_many",
-    "tally",
-    "tally_file",
-    "tally_units",
-]
-
-
 MAX_TOTAL = 1 << 62
 _TOO_MANY = "expected counts whose sum stays below 2**62"
 

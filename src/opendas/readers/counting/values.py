@@ -18,8 +18,6 @@ from opendas.readers.columns.csv_parquet import Batch, no_rows, read_batches, sh
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.counting.tally import MAX_TOTAL, exact_sum
 
-__all__ = ["count_values"]
-
 Value = tuple[str, ...]
 
 

@@ -41,14 +41,6 @@ from opendas.readers.columns.csv_parquet import (
 )
 from opendas.readers.columns.findings import FindingLog, Origin
 
-__all__ = [
-    "AREA_FORMS",
-    "NO_AREA",
-    "Assignment",
-    "national_codes",
-    "read_assignments",
-]
-
 AREA_FORMS: Mapping[str, tuple[int, int]] = MappingProxyType(
     {
         "cousub": (5, 5),

@@ -26,8 +26,6 @@ from opendas.readers.pl94.header import block_geocodes
 from opendas.readers.pl94.reader import VINTAGES
 from opendas.readers.pl94.segments import read_members
 
-__all__ = ["AssignedReader", "known_blocks", "with_assignments"]
-
 
 def known_blocks(spec: ReaderSpec) -> Codes | None:
     """Return the geocodes of all blocks that the input of a run lists, ascending, bytes (k,).

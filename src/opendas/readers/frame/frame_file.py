@@ -32,17 +32,6 @@ from opendas.readers.columns.csv_parquet import PUBLIC_ROWS, column_names, no_ro
 from opendas.readers.columns.findings import FindingLog, Origin, joined, report_rows
 from opendas.schema.pl94 import GQ_COLUMNS
 
-__all__ = [
-    "CENSUS_UNITS",
-    "Hierarchy",
-    "LeafColumns",
-    "arrange",
-    "frame_path",
-    "hierarchy",
-    "read_frame_file",
-    "unit_names",
-]
-
 
 @dataclass(slots=True, eq=False, repr=False)
 class LeafColumns:

@@ -29,8 +29,6 @@ from opendas.readers.pl94.header import (
 from opendas.readers.pl94.reader import VINTAGES, official_reader
 from opendas.readers.pl94.segments import read_members
 
-__all__ = ["official_areas", "with_headers"]
-
 _BLOCK_WIDTH = 15
 
 

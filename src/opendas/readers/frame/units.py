@@ -23,18 +23,6 @@ from opendas.schema.declarations import Bound
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
-__all__ = [
-    "add_units",
-    "broken_units",
-    "check_units",
-    "derived_units",
-    "frame_findings",
-    "people_by_hhgq",
-    "read_units",
-    "report_units",
-    "unit_rules",
-]
-
 
 def read_units(spec: ReaderSpec, units: UnitsSpec, width: int | None) -> tuple[Codes, dict[str, Ints]]:
     """Read the file of public unit counts: its geocodes, each once, and one column per kind of unit.

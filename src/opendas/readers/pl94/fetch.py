@@ -15,8 +15,6 @@ from opendas.files.atomic import atomic_file
 from opendas.geography.states import State, find_state
 from opendas.readers.pl94.segments import check_members
 
-__all__ = ["PL94_YEARS", "fetch_pl94", "pl94_url"]
-
 logger = logging.getLogger(__name__)
 
 _ROOTS = {

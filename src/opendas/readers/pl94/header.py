@@ -24,19 +24,6 @@ from opendas.readers.columns.findings import FindingLog
 from opendas.readers.frame.assignment_files import AREA_FORMS, NO_AREA
 from opendas.readers.pl94.segments import Member
 
-__all__ = [
-    "BLOCK",
-    "Header",
-    "area_names",
-    "block_geocodes",
-    "entity_codes",
-    "functional_statuses",
-    "header_text",
-    "official_records",
-    "parse_header_2010",
-    "parse_header_2020",
-]
-
 _BEFORE = {0: (), 2: ("STATE",), 5: ("COUNTY", "STATE")}
 """Fields that precede an area's own code, the last first, by their number of characters."""
 

@@ -27,21 +27,6 @@ from opendas.readers.pl94.header import Header
 from opendas.readers.pl94.segments import Cells
 from opendas.schema.pl94 import GQ_COLUMNS, HHGQ_LEVELS
 
-__all__ = [
-    "AGE_BY_HISPANIC",
-    "NURSING",
-    "Blocks",
-    "Entries",
-    "apportion",
-    "check_tables",
-    "entries_2010",
-    "entries_2020",
-    "facilities_2010",
-    "facilities_2020",
-    "people",
-    "place_people",
-]
-
 Entries = tuple[Ints, npt.NDArray[np.int32], Ints]
 """(block, cell, count) triples, one array each."""
 

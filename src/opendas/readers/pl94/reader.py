@@ -44,8 +44,6 @@ from opendas.readers.pl94.segments import Cells, Member, align, check_members, p
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import GQ_COLUMNS
 
-__all__ = ["VINTAGES", "Pl94Reader", "compare_summaries", "official_reader"]
-
 
 def official_reader(path: Path) -> str:
     """Return the reader of an official zip file: that of 2020 where it has a third segment.

@@ -22,16 +22,6 @@ from opendas.files.pl94_layout import SEGMENT_KEYS, TABLE_SIZES, cell_names
 from opendas.readers.columns.csv_parquet import DAMAGED_ZIP, csv_options, opened_zip, unpacked
 from opendas.readers.columns.findings import FindingLog
 
-__all__ = [
-    "Cells",
-    "Member",
-    "Segment",
-    "align",
-    "check_members",
-    "parse_segment",
-    "read_members",
-]
-
 _GEO = re.compile(r"(?:^|/)([a-z]{2})geo\d{4}[^/]*\.pl$", re.IGNORECASE)
 _SEGMENT = re.compile(r"(?:^|/)([a-z]{2})0000(\d)\d{4}[^/]*\.pl$", re.IGNORECASE)
 

@@ -26,8 +26,6 @@ from opendas.privacy.exact import format_fraction
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.product import Product
 
-__all__ = ["StatedBudget", "implied_budget"]
-
 _CLOSE = 3e-7
 """Part by which a variance in single precision differs from what it was, with room for a rounding or two."""
 

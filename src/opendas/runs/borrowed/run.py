@@ -45,8 +45,6 @@ from opendas.schema.provenance import Domain, Provenance
 from opendas.topdown.model import BLOCK_BY_BLOCK, POSTERIOR
 from opendas.topdown.stages import check_stages
 
-__all__ = ["BorrowedRun", "borrow", "borrow_together"]
-
 log = logging.getLogger(__name__)
 
 _GEOCODES = ("geocode", "GEOID", "GEOCODE")

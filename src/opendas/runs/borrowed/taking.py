@@ -31,8 +31,6 @@ from opendas.runs.workspace import RunState, Workspace
 from opendas.schema.declarations import PUBLISHED_LIST
 from opendas.version import __version__
 
-__all__ = ["estimate_borrowed"]
-
 
 def estimate_borrowed(borrowed: BorrowedRun, out: Path, options: RunOptions) -> None:
     """Take published measurements into an output folder, and estimate from them.

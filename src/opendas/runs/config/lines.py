@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-__all__ = ["Path", "line_of", "scan_lines"]
-
 Path = tuple[str | int, ...]
 
 _TOKEN = re.compile(

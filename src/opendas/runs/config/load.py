@@ -20,8 +20,6 @@ from opendas.runs.config.lines import line_of, scan_lines
 from opendas.runs.config.model import RunFile, Section, freeze
 from opendas.runs.config.words import nearest
 
-__all__ = ["config_error", "load_run_file", "parse_toml", "problems", "read_text"]
-
 _S = TypeVar("_S", bound=Section)
 
 _KINDS = {

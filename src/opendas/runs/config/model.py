@@ -40,23 +40,6 @@ from opendas.schema.provenance import PROVENANCE_WORDS, Discovery, Provenance
 from opendas.topdown.family_data import Estimator
 from opendas.topdown.model import OWN_ESTIMATORS, TOPDOWN
 
-__all__ = [
-    "BUILT_IN_PRODUCTS",
-    "CENSUS_READERS",
-    "RESERVED_GEOLEVELS",
-    "BudgetSection",
-    "DiscoverySection",
-    "GeographySection",
-    "InputSection",
-    "PassesSection",
-    "RunFile",
-    "RunPath",
-    "RunSection",
-    "Section",
-    "SpineSection",
-    "StepSection",
-]
-
 BUILT_IN_PRODUCTS = ("pl94-persons", "pl94-units", "dhc-persons", "dhc-units", "dhc-units-tenvacgq")
 """Products that need no product file."""
 

@@ -38,8 +38,6 @@ from opendas.schema.provenance import PROVENANCE_WORDS, Provenance
 from opendas.schema.query_groups import Workload
 from opendas.schema.workloads import OWN_WORKLOADS, find_workload, inside_or_out, recodes_of
 
-__all__ = ["ProductFile", "earlier_stages", "load_product", "pass_table"]
-
 # The tables of passes in run files and product files.
 
 

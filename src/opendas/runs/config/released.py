@@ -23,8 +23,6 @@ from opendas.schema.declarations import ContributionBound, Invariant, PublishedF
 from opendas.schema.product import Passes, PassPlan, Product
 from opendas.schema.provenance import Domain
 
-__all__ = ["read_released", "released_toml", "toml_document", "toml_key", "toml_text", "toml_value"]
-
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 

@@ -35,9 +35,6 @@ from opendas.schema.provenance import PROVENANCE_WORDS, Discovery, Domain, Prove
 from opendas.topdown.family_data import Estimator
 from opendas.topdown.model import BLOCK_BY_BLOCK, POSTERIOR, WHOLE_TREE
 
-__all__ = ["Resolved", "reader_spec", "refuse_posterior", "resolve"]
-
-
 _OF_TABLES = ("pl94-persons", "pl94-units")
 _OF_RECORDS = (*_OF_TABLES, "dhc-persons", "dhc-units", "dhc-units-tenvacgq")
 """Products that the readers of published redistricting data fill, and those that census records fill."""

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from opendas.errors import ConfigError
 
-__all__ = ["LONGEST", "checked_line", "is_one_line", "nearest"]
-
 LONGEST = 300
 """Characters of one line of words."""
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from opendas.files.atomic import write_atomic
 
-__all__ = ["Clock", "StageSpeed", "peak_rss_mb", "size_text"]
-
 
 class Clock:
     """Wall time of each step of a run, and peak memory at its end.

@@ -35,8 +35,6 @@ from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 from opendas.topdown.model import FamilyRecord
 
-__all__ = ["Forecast", "check_room", "expected_support", "forecast_run", "measure_small_run", "timed"]
-
 FIRST_LEAVES, MOST_LEAVES, SMALL_RUN_SECONDS = 50, 2000, 0.5
 """A small run has so many leaves at first, and then as many as take so long, up to a number."""
 

@@ -34,8 +34,6 @@ from opendas.runs.progress.clock import peak_rss_mb
 from opendas.runs.progress.processes import ProcessMark, own_mark
 from opendas.version import __version__, commit
 
-__all__ = ["FIELDS", "LogFile", "RunLog", "exit_code_of", "log_path", "read_log", "safe_message"]
-
 log = logging.getLogger(__name__)
 
 FORM = 1

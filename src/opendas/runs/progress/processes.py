@@ -9,8 +9,6 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["ProcessMark", "available_memory_mb", "is_alive", "memory_mb", "own_mark"]
-
 _TICKS = 100
 """Of the kernel, a second: what a process's start is counted in."""
 

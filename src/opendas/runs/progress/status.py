@@ -21,8 +21,6 @@ from opendas.runs.progress.log import LogFile, read_log
 from opendas.runs.progress.processes import is_alive, memory_mb
 from opendas.runs.workspace import RunState, book_in, read_state
 
-__all__ = ["RunStatus", "folder_status"]
-
 _PARTS = "*.part"
 _INTERRUPTED = 130
 

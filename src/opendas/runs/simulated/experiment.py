@@ -37,8 +37,6 @@ from opendas.schema.histogram import Histogram
 from opendas.topdown.family_data import Estimator
 from opendas.version import __version__
 
-__all__ = ["METRICS", "Experiment", "run_experiment"]
-
 METRICS = ("mean_abs_error", "root_mean_squared_error", "q0.025", "q0.975")
 """Of each query group at each geolevel: the absolute error summed over the rows of the query group, averaged
 over geounits; the root of the mean squared error of a single count; quantiles of the signed error of one."""

@@ -19,8 +19,6 @@ from opendas.tables.frames import Table
 from opendas.tables.replicate_margins import Replicated, margins_of
 from opendas.tables.replicate_weights import replicate_weights
 
-__all__ = ["MicrodataBase", "PublishedMicrodata"]
-
 _READERS = ("mdf", "ppmf")
 
 

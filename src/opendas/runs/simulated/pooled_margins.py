@@ -24,8 +24,6 @@ from opendas.tables.cells import product_table
 from opendas.tables.counting import count_table
 from opendas.tables.replicate_margins import MARGIN_SCHEMA, Replicated, margins_of
 
-__all__ = ["check_pooled", "pooled_margins"]
-
 _COUNTS = (0, 1, 2, 3, 4, 5, 7, 10, 15, 22, 33, 50, 75, 110, 160, 240, 360, 540, 1000)
 _EXPECTED = (1e-9, 0.03, 0.1, 0.2, 0.35, 0.6, 1, 1.7, 3, 6, 12, 30, 80, 200, 500)
 """Upper ends of the classes; above the last is one more."""

@@ -43,8 +43,6 @@ from opendas.runs.simulated.starting_counts import StartingCounts
 from opendas.runs.verification.plan import released_run
 from opendas.schema.histogram import Histogram
 
-__all__ = ["Base", "draw_replicates", "starting_counts", "write_replicate_microdata"]
-
 Progress = Callable[[str, int, int], None]
 
 

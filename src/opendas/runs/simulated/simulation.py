@@ -23,8 +23,6 @@ from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.topdown.family_data import LevelRules
 
-__all__ = ["Simulation", "check_repeatable"]
-
 
 def check_repeatable(run: Run) -> None:
     """Refuse a product that can be tied: repeated alone it would not vary with what it is tied to.

@@ -20,8 +20,6 @@ from opendas.runs.config.model import BUILT_IN_PRODUCTS
 from opendas.runs.run import Run
 from opendas.schema.attributes import Schema
 
-__all__ = ["misplaced_at_top", "sparse_warning"]
-
 MANY, FEW = 0.25, 0.1
 """A plan misplaces many records where so large a share of them is in a wrong cell even in the table of all
 geounits together; and few where at most so many are."""

@@ -24,8 +24,6 @@ from opendas.geography.spine import Spine
 from opendas.measurement.plan import MeasurementPlan
 from opendas.schema.histogram import Histogram
 
-__all__ = ["StartingCounts"]
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StartingCounts:

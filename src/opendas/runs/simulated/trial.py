@@ -25,8 +25,6 @@ from opendas.runs.simulated.simulation import Simulation
 from opendas.schema.histogram import Histogram
 from opendas.topdown.model import INFORMED, TOPDOWN
 
-__all__ = ["OtherEstimator", "Trial", "Tried", "TriedRow", "UsualRow", "other_estimator"]
-
 LEAVES = 2_000
 """Most leaves of a trial: the first of the frame."""
 CHILD_CELLS = 500_000.0

@@ -17,8 +17,6 @@ from opendas.arrays import Ints
 from opendas.readers.columns.coding import without_zeros
 from opendas.readers.columns.identifiers import seems_identifier, several_rows
 
-__all__ = ["MOST_LEVELS", "Column", "Role", "bin_labels", "look_at", "proposed_bins"]
-
 MOST_LEVELS = 40
 """A column with more different values is an identifier, a place or a number, and no attribute as it is."""
 

@@ -31,8 +31,6 @@ from opendas.runs.starting.guess import OTHER, TableGuess, in_order
 from opendas.schema.provenance import Discovery
 from opendas.version import __version__
 
-__all__ = ["FoundDomain", "discover_domain"]
-
 _LONGEST = 100
 _LARGEST_DELTA = Fraction(1, 10**6)
 

@@ -23,17 +23,6 @@ from opendas.runs.starting.columns import MOST_LEVELS, Column, Role, bin_labels,
 from opendas.runs.starting.wide import WideTable, wide_table
 from opendas.schema.attributes import RESERVED_NAMES
 
-__all__ = [
-    "OTHER",
-    "Declared",
-    "TableGuess",
-    "columns_of",
-    "declared_table",
-    "guess_table",
-    "in_order",
-    "smaller_choices",
-]
-
 OTHER = "other"
 """Label of what a private discovery did not find, and leaf of the records whose leaf it did not find."""
 

@@ -13,15 +13,6 @@ from opendas.runs.config.released import toml_key, toml_text, toml_value
 from opendas.runs.starting.guess import OTHER, TableGuess
 from opendas.schema.provenance import Discovery
 
-__all__ = [
-    "cef_run_files",
-    "frame_file",
-    "pl94_run_file",
-    "pl94_run_files",
-    "table_product_file",
-    "table_run_file",
-]
-
 
 def pl94_run_files(state: str, year: int) -> tuple[str, str, dict[str, str]]:
     """Return postal code, address of the input, and run files by name for a state's redistricting file.

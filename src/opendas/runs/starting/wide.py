@@ -17,8 +17,6 @@ from opendas.errors import ConfigError
 from opendas.runs.starting.columns import Column, Role
 from opendas.schema.attributes import labels_named
 
-__all__ = ["CATEGORY", "COUNT", "LongTable", "WideTable", "melt", "wide_table"]
-
 CATEGORY, COUNT = "category", "count"
 """Columns of a long table made of a wide one."""
 

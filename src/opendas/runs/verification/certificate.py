@@ -31,8 +31,6 @@ from opendas.topdown.model import OWN_ESTIMATORS
 from opendas.verify.check import differing, first_few, require
 from opendas.version import __version__
 
-__all__ = ["BELIEVED", "TAKEN", "check_certificate_again", "check_pages", "facts_again"]
-
 TAKEN = ("records", "families", "fallbacks", "failsafe", "parts")
 """Facts that other checks count or compare: records in the microdata; families and parts of other packages
 where the estimate is made again."""

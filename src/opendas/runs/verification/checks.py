@@ -17,8 +17,6 @@ from opendas.verify.check import Check, run_check
 from opendas.verify.files import read_certificate
 from opendas.verify.release import estimated, verify_release
 
-__all__ = ["verify_again"]
-
 Progress = Callable[[str, int, int], None]
 
 

@@ -38,8 +38,6 @@ from opendas.topdown.family_data import FamilyData
 from opendas.topdown.model import POSTERIOR
 from opendas.topdown.posterior import Posterior
 
-__all__ = ["areas_at", "credible_intervals"]
-
 AT_ONCE = 1 << 25
 """Sums that are held at a time: draws times areas times columns."""
 

@@ -38,8 +38,6 @@ from opendas.topdown.family_data import Estimator
 from opendas.topdown.model import WHOLE_TREE
 from opendas.verify.check import require
 
-__all__ = ["check_estimate_again", "check_replicates_again", "check_spine_again", "estimate_again"]
-
 Progress = Callable[[str, int, int], None]
 
 _LEAVES_AT_ONCE = 1 << 16

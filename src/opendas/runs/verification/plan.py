@@ -7,8 +7,6 @@ from opendas.files.release_folder import ReleasedProduct
 from opendas.runs.config.released import read_released, released_toml
 from opendas.runs.run import Run
 
-__all__ = ["released_run"]
-
 
 def released_run(released: ReleasedProduct) -> Run:
     """Return the run that a release describes, on its frame and spine.

@@ -28,17 +28,6 @@ from opendas.solvers.least_squares.kernels import (
 )
 from opendas.solvers.least_squares.paired import paired_inverse, paired_times
 
-__all__ = [
-    "Family",
-    "Sides",
-    "Work",
-    "child_optimum",
-    "factorise",
-    "inverse_of",
-    "recover",
-    "workspace",
-]
-
 Sides = NDArray[np.int8]
 
 SIZE, OFFSET, ROOM, ROWS = 0, 1, 2, 3

@@ -22,8 +22,6 @@ from opendas.solvers.problem.certificate import Multipliers
 from opendas.solvers.problem.curvature import blocks
 from opendas.solvers.problem.problem import FamilyProblem, Status, independent_joint
 
-__all__ = ["Form", "Program", "RawAnswer", "program", "solve_program"]
-
 STATUSES = {"Solved": Status.OPTIMAL, "PrimalInfeasible": Status.INFEASIBLE}
 """Words of Clarabel; all others mean that it failed."""
 LOOSER = (1e-9, 1e-8)

@@ -21,8 +21,6 @@ from opendas.arrays import Floats
 from opendas.solvers.least_squares.active_set import ROWS, SIZE, Family, Work
 from opendas.solvers.least_squares.kernels import null_vector
 
-__all__ = ["CHANGED", "UNBOUNDED", "UNCHANGED", "resolve_dependencies"]
-
 UNCHANGED, CHANGED, UNBOUNDED = 0, 1, 2
 ROUNDING = 1e-9
 """Entries of a direction below this are zero."""

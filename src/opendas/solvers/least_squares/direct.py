@@ -26,9 +26,6 @@ from opendas.solvers.problem.certificate import Multipliers, gradients, units
 from opendas.solvers.problem.curvature import Curvature, blocks
 from opendas.solvers.problem.problem import Constraints, FamilyProblem, independent_joint
 
-__all__ = ["RIDGE", "Direct", "Near", "magnitude", "solve_direct"]
-
-
 RIDGE = 1e-4
 """Weight of the proximal term where H may be singular; the diagonal of H is 1."""
 LARGE = 400

@@ -15,9 +15,6 @@ from numba import njit
 
 from opendas.arrays import Bools, Floats
 
-__all__ = ["cholesky", "insert", "null_vector", "remove", "symmetric_times", "triangular_solve"]
-
-
 SINGULAR = 1e-11
 """Smallest pivot accepted, where the diagonal of H is 1."""
 DEPENDENT = 1e-10

@@ -33,13 +33,6 @@ from opendas.solvers.least_squares.primal_dual_active_set import (
     reduced_costs,
 )
 
-__all__ = [
-    "Factor",
-    "LowRank",
-    "low_rank",
-    "solve_single",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class LowRank:

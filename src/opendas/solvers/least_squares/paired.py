@@ -27,8 +27,6 @@ from opendas.arrays import Bools, Floats, Ints
 from opendas.errors import EstimationError
 from opendas.solvers.least_squares.kernels import SINGULAR, insert
 
-__all__ = ["PairedCurvature", "paired_guess", "paired_inverse", "paired_times", "place_bounds"]
-
 
 @dataclass(frozen=True, slots=True)
 class PairedCurvature:

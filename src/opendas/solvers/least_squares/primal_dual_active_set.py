@@ -41,19 +41,6 @@ from opendas.solvers.least_squares.active_set import (
 from opendas.solvers.least_squares.degenerate import UNBOUNDED, UNCHANGED, resolve_dependencies
 from opendas.solvers.least_squares.kernels import cholesky, triangular_solve
 
-__all__ = [
-    "INFEASIBLE",
-    "OK",
-    "SINGULAR",
-    "STALLED",
-    "coupling_multipliers",
-    "cover_rows",
-    "flip",
-    "pdas",
-    "proximal_step",
-    "reduced_costs",
-]
-
 # The rows that tie children together: S (mu, tau) = r, with r the sums of x_c at mu = tau = 0 less what they
 # should be. With ``P~ = P - Y M Y'`` (see active_set), the parent's block of S is the sum of ``P~_c /
 # scale_c``; the column of a joint total sums ``P~_c 1 / scale_c`` over its children, and its diagonal

@@ -16,9 +16,6 @@ from opendas.arrays import Bools, Floats, Ints
 from opendas.solvers.problem.certificate import Multipliers
 from opendas.solvers.problem.problem import Constraints, Objective
 
-__all__ = ["complete_multipliers", "expand", "merge_cells", "reduced", "simpler_bounds"]
-
-
 SAME = 1e-12
 """Relative difference of linear terms that is rounding, not data."""
 

@@ -37,8 +37,6 @@ from opendas.solvers.problem.certificate import Multipliers, certify, gradients
 from opendas.solvers.problem.partition import as_groups, fixed_contradiction
 from opendas.solvers.problem.problem import GENERAL_SOLVER, ConstraintRow, FamilyProblem, Solution, Status
 
-__all__ = ["LIMIT", "PRECISION", "solve"]
-
 logger = logging.getLogger(__name__)
 
 LIMIT = 300

@@ -14,8 +14,6 @@ from numba import njit
 from opendas.arrays import Bools, Floats
 from opendas.solvers.least_squares.kernels import SINGULAR, cholesky, insert, symmetric_times
 
-__all__ = ["project", "project_column", "unconstrained"]
-
 
 @njit(cache=True, nogil=True)
 def project_column(

@@ -25,8 +25,6 @@ from opendas.solvers.problem.certificate import Multipliers, certify, units
 from opendas.solvers.problem.curvature import SharedCurvature
 from opendas.solvers.problem.problem import FamilyProblem
 
-__all__ = ["solve_by_steps"]
-
 STEPS = 1000
 """Most steps in the problem's metric."""
 PLAIN_STEPS = 4000

@@ -40,8 +40,6 @@ from opendas.solvers.problem.certificate import Multipliers, certify, gradients
 from opendas.solvers.problem.problem import FamilyProblem, Solution, Status
 from opendas.solvers.rows import without_gaps
 
-__all__ = ["RANK", "Layout", "find_structure", "independent_blocks", "solve_structured"]
-
 RANK = 2_000
 """Most rows of the terms outside the chain."""
 LIMIT = 6_000

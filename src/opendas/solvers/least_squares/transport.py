@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from opendas.arrays import Bools, Floats
 from opendas.solvers.rows import cells_by_row
 
-__all__ = ["Transport", "project_transport"]
-
 SWEEPS = 20_000
 """Most sweeps of a fixed row."""
 PATIENCE = 1_000

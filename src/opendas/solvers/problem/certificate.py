@@ -28,8 +28,6 @@ from numpy.typing import NDArray
 from opendas.arrays import Bools, Floats
 from opendas.solvers.problem.problem import Constraints, FamilyProblem, Objective
 
-__all__ = ["Multipliers", "certify", "gradients", "units"]
-
 _NONE = np.zeros(0)
 
 

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from opendas.arrays import Floats
 from opendas.errors import EstimationError
 
-__all__ = ["Curvature", "Entries", "SharedCurvature", "Terms", "blocks"]
-
 Terms = tuple[tuple[float, NDArray[np.int32]], ...]
 """Weight, and row of each cell, of every query group."""
 

@@ -14,8 +14,6 @@ from opendas.arrays import Bools, Floats, Ints
 from opendas.errors import EstimationError
 from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem
 
-__all__ = ["WRITTEN_GROUPS", "as_groups", "fixed_contradiction"]
-
 WRITTEN_GROUPS = 100_000_000
 """Fixed rows times cells up to which the rows are written out as groups."""
 

@@ -30,17 +30,6 @@ from opendas.arrays import Bools, Floats, Ints
 from opendas.errors import EstimationError
 from opendas.solvers.problem.curvature import Curvature, SharedCurvature, Terms
 
-__all__ = [
-    "GENERAL_SOLVER",
-    "ConstraintRow",
-    "Constraints",
-    "FamilyProblem",
-    "Objective",
-    "Solution",
-    "Status",
-    "independent_joint",
-]
-
 _NO_JOINT: tuple[Ints, Floats] = (np.zeros(0, np.int64), np.zeros(0))
 """Writable, as compiled code is specialised on it; there is nothing to write to."""
 _NO_PARENT: Floats = np.empty(0)

@@ -18,8 +18,6 @@ from opendas.solvers.rounding.problem import RoundingProblem
 from opendas.solvers.rounding.snapping import DONE
 from opendas.solvers.rows import cells_by_row
 
-__all__ = ["round_blocks"]
-
 
 @njit(cache=True, nogil=True)
 def _renumber(rows, cells, number, local):

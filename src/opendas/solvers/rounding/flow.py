@@ -20,8 +20,6 @@ from numba import njit
 if TYPE_CHECKING:
     pass
 
-__all__ = ["MAX_POTENTIAL", "network_simplex"]
-
 MAX_POTENTIAL = 1 << 62
 """Nodes times the largest absolute cost must stay below this, so that no potential leaves int64."""
 

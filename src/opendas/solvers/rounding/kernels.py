@@ -13,19 +13,6 @@ from opendas.solvers.rounding.laminar import forest
 from opendas.solvers.rounding.network import Family, Nodes, solve_pass, sum_up
 from opendas.solvers.rounding.snapping import BITS, DONE, ONE, heap_order, mix, snap
 
-__all__ = [
-    "BROKEN",
-    "CROSSING",
-    "TOO_LARGE",
-    "VIOLATED",
-    "broken_groups",
-    "broken_joint",
-    "first_guess",
-    "mix_all",
-    "round_passes",
-    "weights",
-]
-
 CROSSING, TOO_LARGE, VIOLATED, BROKEN = 3, 4, 5, 6
 
 

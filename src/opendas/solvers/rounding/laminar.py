@@ -21,8 +21,6 @@ from opendas.errors import ConfigError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Forest", "Rows", "check_laminar", "crossing", "forest"]
-
 
 class Rows(NamedTuple):
     """Row maps and constraint groups over the same n cells, stacked for compiled code.

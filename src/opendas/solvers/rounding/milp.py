@@ -18,8 +18,6 @@ from opendas.solvers.rounding.problem import RoundingNames, RoundingProblem, Rou
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["round_by_milp"]
-
 _TIE_UNIT = np.float64(2.0**-40)
 
 

@@ -17,8 +17,6 @@ from numba import njit
 from opendas.solvers.rounding.flow import MAX_POTENTIAL, network_simplex
 from opendas.solvers.rounding.snapping import BITS, ONE, TIE_SHIFT, mix
 
-__all__ = ["Family", "Network", "Nodes", "build_network", "solve_pass", "sum_up"]
-
 
 class Family(NamedTuple):
     """One family, as compiled code sees it (arrays as in :func:`opendas.solvers.rounding.snapping.snap`).

@@ -15,8 +15,6 @@ from opendas.arrays import Bools, Floats, Ints
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["UNBOUNDED", "RoundingNames", "RoundingProblem", "RoundingResult"]
-
 UNBOUNDED = int(np.iinfo(np.int64).max // 4)
 """Upper bound of a group that has none."""
 

@@ -9,19 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = [
-    "BITS",
-    "DONE",
-    "MISMATCH",
-    "ONE",
-    "OUT_OF_RANGE",
-    "SNAP",
-    "TIE_SHIFT",
-    "heap_order",
-    "mix",
-    "snap",
-]
-
 BITS = 20
 ONE = 1 << BITS
 SNAP = 1e-6

@@ -11,8 +11,6 @@ from numba import njit
 
 from opendas.arrays import Ints
 
-__all__ = ["next_word", "round_unbiased"]
-
 
 def round_unbiased(parts: Ints, whole: int, lower: Ints, upper: Ints, seed: int) -> Ints:
     """Round fractions to whole numbers at random, so that expectations are the fractions themselves.
