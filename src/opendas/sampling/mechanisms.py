@@ -20,7 +20,6 @@ import numpy.typing as npt
 from opendas.arrays import Ints
 from opendas.errors import ConfigError, PrivacyError
 from opendas.parts import MECHANISMS, Origin, outside_part
-from opendas.sampling.inverse_cdf import SamplerTable
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, Noise
 
 
@@ -73,6 +72,8 @@ class AnswerMechanism(Protocol):
 
 def _drawn(law: Noise, exact: Ints, words: KeyedWords) -> Ints:
     """Add a draw of a law to each answer: that of the word with the answer's number."""
+    from opendas.sampling.inverse_cdf import SamplerTable  # compiled code, which status and account do without
+
     table, numbers = SamplerTable.build(law), np.arange(len(exact), dtype=np.int64)
     pairs = np.zeros((len(exact), 2), dtype=np.uint64)
     pairs[:, 0] = words(numbers)
