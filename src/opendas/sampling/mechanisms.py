@@ -72,7 +72,7 @@ class AnswerMechanism(Protocol):
 
 def _drawn(law: Noise, exact: Ints, words: KeyedWords) -> Ints:
     """Add a draw of a law to each answer: that of the word with the answer's number."""
-    from opendas.sampling.inverse_cdf import SamplerTable  # compiled code, which status and account do without
+    from opendas.sampling.inverse_cdf import SamplerTable  # compiled: status does without
 
     table, numbers = SamplerTable.build(law), np.arange(len(exact), dtype=np.int64)
     pairs = np.zeros((len(exact), 2), dtype=np.uint64)
