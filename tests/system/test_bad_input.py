@@ -1026,7 +1026,7 @@ def test_a_forgotten_key_ends_drawing_but_not_the_result(mini: Path, capsys: Cap
 def test_a_finished_run_is_not_passed_off_as_another(finished: Path, capsys: Capture) -> None:
     command = ("run", str(finished / "run.toml"), "--out", str(finished / "out"), "--resume", "--seed", "1")
     code, said = refused(capsys, *command, "--measurements", "full", "--json")
-    assert (code, "opendas measure --resume" in said) == (2, True)
+    assert (code, "opendas measure RUN.toml" in said) == (2, True)
     code, said = refused(capsys, *command, "--mdf-format", "pipe", "--json")
     assert (code, "Parquet" in said) == (2, True)
 

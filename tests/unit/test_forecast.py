@@ -207,7 +207,7 @@ def test_many_cells_are_forecast_by_children_and_the_cells_of_their_parent(
 
     def small(run: Run, leaves: int, records: int, *, spread: bool = False) -> Any:
         asked.append((leaves, records, spread))
-        cells = 4 if spread and records == 200 else 8
+        cells = 4 if spread and records == 600 else 8
         families = (
             SimpleNamespace(geolevel="region", children=1, cells=12),
             SimpleNamespace(geolevel="town", children=2, cells=cells),
@@ -218,10 +218,10 @@ def test_many_cells_are_forecast_by_children_and_the_cells_of_their_parent(
 
     monkeypatch.setattr(module, "_small_run", small)
     leaves, possible = len(run.frame), int(run.product.possible.sum())
-    records = 10_000.0
+    records = 20_000.0
     found = measure_small_run(run, records)
     assert [each[2] for each in asked] == [False, False, True, True]
-    assert [each[1] for each in asked[2:]] == [200, 600]
+    assert [each[1] for each in asked[2:]] == [600, 2000]
     assert found["region"] == 0.5 / len(run.spine.levels[0])
     # 1 second for 10 children in 5 cells; an only child takes none
     children, cells = module._families(run.spine, 2, records, possible)

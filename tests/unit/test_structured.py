@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.seeds import seeds
 
 from opendas.schema.dhc_units import dhc_units
+from opendas.solvers.least_squares import solve as solving
 from opendas.solvers.least_squares import structured
 from opendas.solvers.least_squares.solve import solve
 from opendas.solvers.problem.partition import as_groups
@@ -137,6 +138,41 @@ def test_solve_takes_the_structure_for_many_cells_with_fixed_rows():
     other = solve(as_groups(problem)[0])
     assert other.method == "pdas"
     np.testing.assert_allclose(found.x, other.x, atol=1e-5)
+
+
+@pytest.mark.parametrize("has_parent", [True, False])
+@pytest.mark.parametrize("seed", seeds(12))
+def test_answers_that_an_earlier_pass_left_are_solved_as_fixed_rows(seed, has_parent, monkeypatch):
+    # a pass on total and parts, held as groups for the pass on the rest, as opendas.topdown.family holds them
+    fixed = nested_family(seed, has_parent, True)
+    rows = np.unique(fixed.fixed_rows)
+    groups = np.concatenate([np.ones((1, fixed.cells), bool), fixed.fixed_rows == rows[:, None]])
+    sums = np.concatenate([fixed.fixed.sum(axis=1, keepdims=True), fixed.fixed[:, rows]], axis=1)
+    held = replace(fixed, fixed_rows=None, fixed=None, groups=groups, lower=sums, upper=sums)
+    other = solve(held, tolerance=1e-9)
+    monkeypatch.setattr(solving, "MANY", 1)
+    found = solve(held, tolerance=1e-8)
+    assert found.status is other.status is Status.OPTIMAL
+    assert held.children == 1 or found.method == "structured"
+    assert held.objective(found.x) == pytest.approx(held.objective(other.x), rel=1e-6, abs=1e-6)
+    np.testing.assert_allclose(found.x @ held.groups.T, sums, atol=1e-5 * max(1.0, sums.max()))
+
+
+def test_bounds_and_sums_that_are_no_partition_are_left_to_the_ladder():
+    n = 6
+    one = FamilyProblem(((1.0, np.arange(n, dtype=np.int32)),), np.ones((2, n)), np.full(n, 2.0))
+    sums = np.full((2, 2), 3.0)
+    halves = np.arange(n) // 3 == np.arange(2)[:, None]
+    crossing = np.array([[1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1]], bool)
+    for groups, lower, upper in (
+        (halves, sums, sums + 1.0),
+        (crossing, sums, sums),
+        (halves[:1], sums[:, :1], sums[:, :1]),
+        (np.concatenate([halves, np.ones((1, n), bool)]), *2 * [np.array([[3.0, 3.0, 7.0]] * 2)]),
+    ):
+        problem = replace(one, groups=groups, lower=lower, upper=upper)
+        assert solving._held_as_fixed_rows(problem) is problem
+    assert solving._held_as_fixed_rows(replace(one, groups=halves, lower=sums, upper=sums)).fixed is not None
 
 
 def crossing_family(seed: int, has_parent: bool) -> FamilyProblem:

@@ -72,13 +72,13 @@ TIMED_CELLS = 1 << 21
 FEW_LEAVES = 10
 """Leaves of a small run with many cells: its records, not its leaves, make it like the run."""
 
-INNER_RECORDS, STEEPEST = (2000.0, 6000.0), 3.0
+INNER_RECORDS, STEEPEST = (6000.0, 20000.0), 3.0
 """Records of the two small runs for geolevels between top and leaves, and the largest power of the cells by
-which the seconds for a child and cell grow: these families are solved with a matrix of cells by cells."""
+which the seconds for a child and cell grow."""
 
-SQUARE, STRUCTURED = 27.0, 4000
-"""Bytes for each entry of that matrix, its factor and copies included; families of leaves with more cells are
-solved without one."""
+SQUARE, STRUCTURED = 27.0, 2017
+"""Bytes for each entry of the matrix of cells by cells with which families of fewer cells are solved, its
+factor and copies included; those of more are solved without one, unless bounds are declared."""
 
 CHILD_CELL = 300.0
 """Bytes that a family takes for each of its children in each cell of their parent, as counted in runs of
@@ -180,7 +180,7 @@ def _family_bytes(plan: MeasurementPlan, records: float) -> float:
     found = []
     for level in range(1, last + 1):
         children, parents = _families(plan.spine, level, records, cells)
-        square = parents < (STRUCTURED if level == last else np.inf)
+        square = parents < (np.inf if plan.product.bounds else STRUCTURED)
         found.append(float((CHILD_CELL * children * parents + SQUARE * square * parents**2).max()))
     return max(found)
 
