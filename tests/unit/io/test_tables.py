@@ -266,7 +266,7 @@ def test_missing_products_and_names_are_refused_before_anything_is_written(perso
     with pytest.raises(ConfigError, match="run pl94-units"):
         write_tables(tmp_path, ["P1", "H1"], ["block"])
     with pytest.raises(ConfigError, match=r"no table or query group|neither attribute nor recode"):
-        write_tables(tmp_path, ["P1", "P9"], ["block"])
+        write_tables(tmp_path, ["P1", "P99"], ["block"])
     with pytest.raises(ConfigError, match="no geolevel"):
         write_tables(tmp_path, ["P1"], ["zip"])
     with pytest.raises(ConfigError, match="unknown table format"):
