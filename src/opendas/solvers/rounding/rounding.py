@@ -111,7 +111,8 @@ def round_family(
         If rows cross and ``milp`` is false, or a row of a pass reaches over several fixed rows.
     InfeasibleFamily
         If no rounding satisfies the groups and joint totals; the error names the smallest set in conflict
-        that was found. Likewise if none satisfies the sums of a fixed row; the error names the first such row.
+        that was found. Likewise if none satisfies the sums of a fixed row; the error names the first such
+        row.
     EstimationError
         If the problem does not fit 64-bit integers.
     ValueError
