@@ -154,7 +154,7 @@ def draw(picture: Picture, page: str) -> str:
         for row in rows
         for name in picture.series
     }
-    labels = list(dict.fromkeys(row[at[picture.rows]] for row in rows))
+    labels = list(dict.fromkeys(label for (_, label, _), value in values.items() if value is not None))
     left = max(LEFT if picture.panels else 20 + 7 * max(map(len, labels)), 90)
     marks = ticks([value for value in values.values() if value is not None], linear=picture.linear)
     across = 3 if len(panels) > 1 else 1
