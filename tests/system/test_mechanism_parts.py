@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from support.mini import write_mini
 from support.plugins import install_mechanism, see
 from system.test_parts import certified, failed
-from system.test_release_wall import files, full_measurements, twins, use_recorded
+from system.test_release_wall import check_same_bytes_by_workers, check_same_release
 
 import opendas as od
 from opendas.cli.main import cli
@@ -18,8 +18,6 @@ from opendas.custody.stamps import UNPROVEN_PART
 from opendas.errors import ConfigError, PrivacyError
 from opendas.explore.session import make_session
 from opendas.parts import MECHANISMS
-from opendas.runs.options import RunOptions
-from opendas.runs.release import release
 from opendas.runs.run import load
 
 BINOMIAL = 'mechanism = "binomial"'
@@ -117,24 +115,13 @@ def test_a_certificate_that_hides_the_part_fails(tmp_path: Path, lie: str) -> No
 
 @pytest.mark.usefixtures("binomial")
 def test_two_inputs_with_the_same_noisy_answers_give_the_same_release(tmp_path: Path) -> None:
-    first, second = twins(tmp_path, run=BINOMIAL)
-    folder = full_measurements(first, tmp_path)
-    found = []
-    for name, run_file in (("a", first), ("b", second)):
-        with pytest.MonkeyPatch.context() as patch:
-            reads = use_recorded(patch, folder)
-            release(load(run_file), tmp_path / name, RunOptions(workers=1, measurements="used"))
-            found.append(reads)
-    assert found[0] == found[1]
-    assert files(tmp_path / "a" / "release") == files(tmp_path / "b" / "release")
+    check_same_release(tmp_path, BINOMIAL)
 
 
 @pytest.mark.usefixtures("binomial")
 def test_worker_processes_give_the_same_bytes(tmp_path: Path) -> None:
     path = write_mini(tmp_path, run=f'{BINOMIAL}\nestimator = "informed"')
-    for workers in (1, 2):
-        release(load(path), tmp_path / str(workers), RunOptions(seed=4, workers=workers))
-    assert files(tmp_path / "1" / "release") == files(tmp_path / "2" / "release")
+    check_same_bytes_by_workers(path)
 
 
 def test_another_version_is_another_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

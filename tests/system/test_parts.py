@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from support.mini import write_mini
 from support.plugins import install, install_estimator, see
-from system.test_release_wall import files, full_measurements, twins, use_recorded
+from system.test_release_wall import check_same_bytes_by_workers, check_same_release
 
 import opendas as od
 from opendas.cli.main import cli
@@ -108,24 +108,13 @@ def test_a_certificate_that_hides_the_part_fails(tmp_path: Path, lie: str) -> No
 
 @pytest.mark.usefixtures("plain")
 def test_two_inputs_with_the_same_noisy_answers_give_the_same_release(tmp_path: Path) -> None:
-    first, second = twins(tmp_path, run=PLAIN)
-    folder = full_measurements(first, tmp_path)
-    found = []
-    for name, run_file in (("a", first), ("b", second)):
-        with pytest.MonkeyPatch.context() as patch:
-            reads = use_recorded(patch, folder)
-            release(load(run_file), tmp_path / name, RunOptions(workers=1, measurements="used"))
-            found.append(reads)
-    assert found[0] == found[1]
-    assert files(tmp_path / "a" / "release") == files(tmp_path / "b" / "release")
+    check_same_release(tmp_path, PLAIN)
 
 
 @pytest.mark.usefixtures("plain")
 def test_worker_processes_give_the_same_bytes(tmp_path: Path) -> None:
     path = write_mini(tmp_path, run=PLAIN)
-    for workers in (1, 2):
-        release(load(path), tmp_path / str(workers), RunOptions(seed=4, workers=workers))
-    assert files(tmp_path / "1" / "release") == files(tmp_path / "2" / "release")
+    check_same_bytes_by_workers(path)
 
 
 def test_what_is_no_estimator_is_refused_before_anything_is_read(

@@ -378,6 +378,28 @@ def use_recorded(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[tuple[in
     return reads
 
 
+def check_same_release(tmp_path: Path, run: str) -> None:
+    """Two inputs with the same noisy answers, invariants and public facts give the same release."""
+    first, second = twins(tmp_path, run=run)
+    folder = full_measurements(first, tmp_path)
+    found = []
+    for name, run_file in (("a", first), ("b", second)):
+        with pytest.MonkeyPatch.context() as patch:
+            reads = use_recorded(patch, folder)
+            release(load(run_file), tmp_path / name, RunOptions(workers=1, measurements="used"))
+            found.append(reads)
+    assert found[0] == found[1]
+    assert files(tmp_path / "a" / "release") == files(tmp_path / "b" / "release")
+
+
+def check_same_bytes_by_workers(run_file: Path) -> None:
+    """One worker process and two give the same release."""
+    out = run_file.parent
+    for workers in (1, 2):
+        release(load(run_file), out / str(workers), RunOptions(seed=4, workers=workers))
+    assert files(out / "1" / "release") == files(out / "2" / "release")
+
+
 @pytest.mark.parametrize("estimator", ["topdown", "informed", "posterior"])
 def test_what_is_read_depends_on_noisy_answers_and_invariants_only(tmp_path: Path, estimator: str) -> None:
     first, second = twins(tmp_path, run=f'estimator = "{estimator}"')

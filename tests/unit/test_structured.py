@@ -14,7 +14,7 @@ from opendas.schema.dhc_units import dhc_units
 from opendas.solvers.least_squares import solve as solving
 from opendas.solvers.least_squares import structured
 from opendas.solvers.least_squares.solve import solve
-from opendas.solvers.problem.partition import as_groups
+from opendas.solvers.problem.partition import as_fixed_rows, as_groups
 from opendas.solvers.problem.problem import FamilyProblem, Status
 
 
@@ -171,8 +171,8 @@ def test_bounds_and_sums_that_are_no_partition_are_left_to_the_ladder():
         (np.concatenate([halves, np.ones((1, n), bool)]), *2 * [np.array([[3.0, 3.0, 7.0]] * 2)]),
     ):
         problem = replace(one, groups=groups, lower=lower, upper=upper)
-        assert solving._held_as_fixed_rows(problem) is problem
-    assert solving._held_as_fixed_rows(replace(one, groups=halves, lower=sums, upper=sums)).fixed is not None
+        assert as_fixed_rows(problem) is problem
+    assert as_fixed_rows(replace(one, groups=halves, lower=sums, upper=sums)).fixed is not None
 
 
 def crossing_family(seed: int, has_parent: bool) -> FamilyProblem:

@@ -83,48 +83,48 @@ def _drawn(law: Noise, exact: Ints, words: KeyedWords) -> Ints:
     return exact + noise
 
 
-class GaussianAnswers:
+class _OwnAnswers:
+    """Independent noise of a law that the loss determines; all of the loss is spent."""
+
+    def law(self, loss: Fraction) -> Noise:
+        """Return the law of an answer's noise."""
+        raise NotImplementedError
+
+    def spends(self, loss: Fraction) -> Fraction:
+        """Return all of it."""
+        return loss
+
+    def variance(self, loss: Fraction) -> float:
+        """Return the variance of the law."""
+        return self.law(loss).variance
+
+    def margin(self, loss: Fraction, confidence: Fraction) -> int:
+        """Return the margin of the law, decided exactly."""
+        return self.law(loss).margin(confidence)
+
+    def answer(self, exact: Ints, loss: Fraction, words: KeyedWords) -> Ints:
+        """Return answers with independent noise."""
+        return _drawn(self.law(loss), exact, words)
+
+
+class GaussianAnswers(_OwnAnswers):
     """Discrete Gaussian noise of parameter ``1 / (2 rho)``."""
 
     name, definition = "discrete-gaussian", "zcdp"
 
-    def spends(self, loss: Fraction) -> Fraction:
-        """Return all of it."""
-        return loss
-
-    def variance(self, loss: Fraction) -> float:
-        """Return the variance of the law."""
-        return DiscreteGaussian(1 / (2 * loss)).variance
-
-    def margin(self, loss: Fraction, confidence: Fraction) -> int:
-        """Return the margin of the law, decided exactly."""
-        return DiscreteGaussian(1 / (2 * loss)).margin(confidence)
-
-    def answer(self, exact: Ints, loss: Fraction, words: KeyedWords) -> Ints:
-        """Return answers with independent noise."""
-        return _drawn(DiscreteGaussian(1 / (2 * loss)), exact, words)
+    def law(self, loss: Fraction) -> Noise:
+        """Return the law of an answer's noise."""
+        return DiscreteGaussian(1 / (2 * loss))
 
 
-class LaplaceAnswers:
+class LaplaceAnswers(_OwnAnswers):
     """Discrete Laplace noise, the two-sided geometric law, of scale ``1 / epsilon``."""
 
     name, definition = "discrete-laplace", "pure-dp"
 
-    def spends(self, loss: Fraction) -> Fraction:
-        """Return all of it."""
-        return loss
-
-    def variance(self, loss: Fraction) -> float:
-        """Return the variance of the law."""
-        return DiscreteLaplace(1 / loss).variance
-
-    def margin(self, loss: Fraction, confidence: Fraction) -> int:
-        """Return the margin of the law, decided exactly."""
-        return DiscreteLaplace(1 / loss).margin(confidence)
-
-    def answer(self, exact: Ints, loss: Fraction, words: KeyedWords) -> Ints:
-        """Return answers with independent noise."""
-        return _drawn(DiscreteLaplace(1 / loss), exact, words)
+    def law(self, loss: Fraction) -> Noise:
+        """Return the law of an answer's noise."""
+        return DiscreteLaplace(1 / loss)
 
 
 OWN_MECHANISMS: Mapping[str, AnswerMechanism] = MappingProxyType(

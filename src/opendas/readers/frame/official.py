@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from opendas.arrays import Codes
+from opendas.arrays import Codes, Ints
 from opendas.errors import FormatError, GeographyError
 from opendas.files.official_areas import HEADER_FIELDS, OfficialAreas
 from opendas.files.parquet import bytes_column
@@ -136,15 +136,26 @@ def with_headers(frame: Frame, paths: Sequence[Path]) -> Frame:
         for joined, own in ((names, area_names(header)), (statuses, functional_statuses(header))):
             for category, known in own.items():
                 joined.setdefault(category, {}).update(known)
-    every = np.concatenate(blocks)
-    order = np.argsort(every, kind="stable")
-    place = order[np.minimum(np.searchsorted(every[order], frame.geocodes), len(every) - 1)]
-    lost = every[place] != frame.geocodes
-    if lost.any():
-        raise GeographyError(
-            f"block {frame.geocodes[lost][0].decode()} was measured and is not in "
-            f"{', '.join(path.name for path in paths)}, nor are {int(lost.sum()) - 1:,} others of "
-            f"{len(frame):,}: this is the geography of another census, or of other states."
-        )
+    place = places_of_blocks(frame, np.concatenate(blocks), ", ".join(path.name for path in paths))
     entities = {name: np.concatenate([each[name] for each in areas])[place] for name in areas[0]}
     return replace(frame, entities=entities, names=names, functional_status=statuses)
+
+
+def places_of_blocks(frame: Frame, listed: Codes, source: str) -> Ints:
+    """Return where each measured block stands in a list of public geography, int64 (blocks,).
+
+    Raises
+    ------
+    GeographyError
+        If a block is not listed; the error names `source`.
+    """
+    order = np.argsort(listed, kind="stable")
+    place: Ints = order[np.minimum(np.searchsorted(listed[order], frame.geocodes), len(listed) - 1)]
+    lost = listed[place] != frame.geocodes
+    if lost.any():
+        raise GeographyError(
+            f"block {frame.geocodes[lost][0].decode()} was measured and is not in {source}, nor are "
+            f"{int(lost.sum()) - 1:,} others of {len(frame):,}: this is the geography of another census, or "
+            "of other states."
+        )
+    return place

@@ -19,7 +19,7 @@ from opendas.budget.presets import preset, preset_names
 from opendas.budget.resolve import BudgetSpec
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table, invariant_geolevels
-from opendas.errors import ConfigError, FormatError, GeographyError
+from opendas.errors import ConfigError, FormatError
 from opendas.files.nmf.bureau import is_bureau_folder
 from opendas.files.nmf.bureau_tree import BureauFile
 from opendas.files.nmf.public_totals import PublicTotals
@@ -32,7 +32,7 @@ from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.readers.base import PUBLISHED, ReaderSpec, census_kind
 from opendas.readers.columns.csv_parquet import column_names
 from opendas.readers.frame.frame_file import hierarchy, read_frame_file
-from opendas.readers.frame.official import with_headers
+from opendas.readers.frame.official import places_of_blocks, with_headers
 from opendas.readers.pl94.reader import official_reader
 from opendas.readers.public_totals import read_public_totals
 from opendas.runs.borrowed.budget import StatedBudget, implied_budget
@@ -268,14 +268,7 @@ def _known_frame(tree: NoisyTree, product: Product, geography: ReaderSpec | None
     path = geography.frame
     assert isinstance(path, Path)
     other = read_frame_file(path, replace(geography, root=frame.geolevels[0]), hierarchy(geography)).frame()
-    place = np.minimum(np.searchsorted(other.geocodes, frame.geocodes), len(other) - 1)
-    lost = other.geocodes[place] != frame.geocodes
-    if lost.any():
-        raise GeographyError(
-            f"block {frame.geocodes[lost][0].decode()} was measured and is not in {path.name}, nor are "
-            f"{int(lost.sum()) - 1:,} others of {len(frame):,}: this is the geography of another "
-            "census, or of other states."
-        )
+    place = places_of_blocks(frame, other.geocodes, path.name)
     return replace(frame, entities={name: codes[place] for name, codes in other.entities.items()})
 
 

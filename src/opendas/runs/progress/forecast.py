@@ -33,6 +33,7 @@ from opendas.runs.progress.processes import available_memory_mb
 from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
+from opendas.solvers.least_squares.solve import MANY
 from opendas.topdown.model import FamilyRecord
 
 FIRST_LEAVES, MOST_LEAVES, SMALL_RUN_SECONDS = 50, 2000, 0.5
@@ -76,7 +77,7 @@ INNER_RECORDS, STEEPEST = (6000.0, 20000.0), 3.0
 """Records of the two small runs for geolevels between top and leaves, and the largest power of the cells by
 which the seconds for a child and cell grow."""
 
-SQUARE, STRUCTURED = 27.0, 2017
+SQUARE = 27.0
 """Bytes for each entry of the matrix of cells by cells with which families of fewer cells are solved, its
 factor and copies included; those of more are solved without one, unless bounds are declared."""
 
@@ -180,7 +181,7 @@ def _family_bytes(plan: MeasurementPlan, records: float) -> float:
     found = []
     for level in range(1, last + 1):
         children, parents = _families(plan.spine, level, records, cells)
-        square = parents < (np.inf if plan.product.bounds else STRUCTURED)
+        square = parents < (np.inf if plan.product.bounds else MANY)
         found.append(float((CHILD_CELL * children * parents + SQUARE * square * parents**2).max()))
     return max(found)
 

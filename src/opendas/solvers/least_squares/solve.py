@@ -34,7 +34,7 @@ from opendas.solvers.least_squares.steps import solve_by_steps
 from opendas.solvers.least_squares.structured import find_structure, solve_structured
 from opendas.solvers.least_squares.transport import project_transport
 from opendas.solvers.problem.certificate import Multipliers, certify, gradients
-from opendas.solvers.problem.partition import as_groups, fixed_contradiction
+from opendas.solvers.problem.partition import as_fixed_rows, as_groups, fixed_contradiction
 from opendas.solvers.problem.problem import GENERAL_SOLVER, ConstraintRow, FamilyProblem, Solution, Status
 
 logger = logging.getLogger(__name__)
@@ -61,8 +61,6 @@ COSTLY = 50_000
 """Cost of the ladder from which that is so: cells squared by children, and 20 for each fixed row and cell."""
 MANY = 2_017
 """Likewise without fixed rows."""
-SAME = 1e-9
-"""Difference of a held sum from the finer ones that make it up, relative to the total, that is rounding."""
 WRITABLE = 20_000
 """Children times cells up to which a family goes on to the ladder, where its structure did not solve it."""
 
@@ -191,50 +189,9 @@ def _projected(problem: FamilyProblem, tolerance: float) -> Solution | None:
 
 def _by_structure(problem: FamilyProblem, tolerance: float) -> Solution | None:
     """The answer of the structure, or None where there is none."""
-    problem = _held_as_fixed_rows(problem)
+    problem = as_fixed_rows(problem)
     layout = find_structure(problem)
     return None if layout is None else solve_structured(problem, tolerance, layout)
-
-
-def _held_as_fixed_rows(problem: FamilyProblem) -> FamilyProblem:
-    """Return the problem with its groups as fixed rows, where they are equalities that divide the cells.
-
-    Such are the answers of an earlier pass, held for the next: the smallest groups are the rows, and each of
-    the others is a sum of them. A problem with other groups comes back as it is.
-    """
-    groups, answers = problem.groups, problem.lower
-    if problem.fixed_rows is not None or not len(groups) or not np.array_equal(answers, problem.upper):
-        return problem
-    rows = np.full(problem.cells, -1, np.int32)
-    held: list[int] = []
-    coarser: list[int] = []
-    for group in np.argsort(groups.sum(axis=1), kind="stable").tolist():
-        inside = groups[group]
-        if (rows[inside] < 0).all():
-            rows[inside] = len(held)
-            held.append(group)
-        else:
-            coarser.append(group)
-    if (rows < 0).any():
-        return problem
-    fixed = np.ascontiguousarray(answers[:, held])
-    near = SAME * max(1.0, float(np.abs(fixed).sum(axis=1).max(initial=0.0)))
-    for group in coarser:
-        parts = np.unique(rows[groups[group]])
-        if np.isin(rows, parts).sum() != groups[group].sum():
-            return problem
-        if np.abs(fixed[:, parts].sum(axis=1) - answers[:, group]).max(initial=0.0) > near:
-            return problem
-    none = np.zeros((problem.children, 0))
-    return replace(
-        problem,
-        groups=np.zeros((0, problem.cells), bool),
-        group_names=(),
-        lower=none,
-        upper=none,
-        fixed_rows=rows,
-        fixed=fixed,
-    )
 
 
 def _too_large(problem: FamilyProblem) -> bool:

@@ -1,4 +1,4 @@
-"""Fixed answers to a partition of the cells, stated as groups; apart, as the ladder below knows groups only.
+"""Fixed answers to a partition of the cells, as groups and back; apart, as some solvers know groups only.
 
 Letters: ``n`` cells, ``C`` children, ``R`` fixed rows.
 """
@@ -16,6 +16,8 @@ from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem
 
 WRITTEN_GROUPS = 100_000_000
 """Fixed rows times cells up to which the rows are written out as groups."""
+SAME = 1e-9
+"""Difference of a held sum from the finer ones that make it up, relative to the total, that is rounding."""
 
 
 def fixed_contradiction(problem: FamilyProblem, tolerance: float) -> tuple[ConstraintRow, ...]:
@@ -91,6 +93,47 @@ def as_groups(problem: FamilyProblem) -> tuple[FamilyProblem, Ints]:
         fixed=None,
     )
     return stated, kept
+
+
+def as_fixed_rows(problem: FamilyProblem) -> FamilyProblem:
+    """Return the problem with its groups as fixed rows, where they are equalities that divide the cells.
+
+    Such are the answers of an earlier pass, held for the next: the smallest groups are the rows, and each of
+    the others is a sum of them. A problem with other groups comes back as it is.
+    """
+    groups, answers = problem.groups, problem.lower
+    if problem.fixed_rows is not None or not len(groups) or not np.array_equal(answers, problem.upper):
+        return problem
+    rows = np.full(problem.cells, -1, np.int32)
+    held: list[int] = []
+    coarser: list[int] = []
+    for group in np.argsort(groups.sum(axis=1), kind="stable").tolist():
+        inside = groups[group]
+        if (rows[inside] < 0).all():
+            rows[inside] = len(held)
+            held.append(group)
+        else:
+            coarser.append(group)
+    if (rows < 0).any():
+        return problem
+    fixed = np.ascontiguousarray(answers[:, held])
+    near = SAME * max(1.0, float(np.abs(fixed).sum(axis=1).max(initial=0.0)))
+    for group in coarser:
+        parts = np.unique(rows[groups[group]])
+        if np.isin(rows, parts).sum() != groups[group].sum():
+            return problem
+        if np.abs(fixed[:, parts].sum(axis=1) - answers[:, group]).max(initial=0.0) > near:
+            return problem
+    none = np.zeros((problem.children, 0))
+    return replace(
+        problem,
+        groups=np.zeros((0, problem.cells), bool),
+        group_names=(),
+        lower=none,
+        upper=none,
+        fixed_rows=rows,
+        fixed=fixed,
+    )
 
 
 def _stated(problem: FamilyProblem) -> tuple[NDArray[np.int32], Floats]:
