@@ -38,11 +38,10 @@ from opendas.budget.presets import preset
 from opendas.demo.land import LARGE_STATE, make_land
 from opendas.demo.people import make_homes
 from opendas.geography.bypass import bypass_only_children
-from opendas.geography.frame import Frame, official_codes
+from opendas.geography.frame import GQ_COLUMNS, Frame, official_codes
 from opendas.geography.recipe import PRODUCTION_AIAN, Recipe, SpineStep, build_spine, in_ranges
 from opendas.geography.spine import Spine
 from opendas.geography.summary import summarise
-from opendas.schema.pl94 import GQ_COLUMNS
 
 SHARES = preset("pr2020-persons").geolevels
 STEPS = (SpineStep("aian"), SpineStep("block_groups", off_by_one=True), SpineStep("bypass"))

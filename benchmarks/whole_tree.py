@@ -29,14 +29,14 @@ import numpy as np
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.engines.upward import BelowPart
-from opendas.geography.frame import Frame
+from opendas.geography.frame import GQ_COLUMNS, Frame
 from opendas.geography.spine import Spine, SpineLevel
 from opendas.gls.downward import down_pass
 from opendas.gls.model import TreeModel
 from opendas.gls.upward import UpwardMessages, up_statistics, up_sweep
 from opendas.intervals.rows import Rows
 from opendas.measurement.plan import MeasurementPlan
-from opendas.schema.pl94 import GQ_COLUMNS, pl94_persons
+from opendas.schema.pl94 import pl94_persons
 
 SHAPES = {"ri": (1, 5, 244, 1_800, 25_181), "large": (1, 10, 2_440, 18_000, 250_000)}
 NAMES = ("state", "county", "tract", "block_group", "block")

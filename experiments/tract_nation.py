@@ -35,11 +35,11 @@ from experiment import (
 
 import opendas as od
 from opendas.files.pl94_layout import P5_TYPES, TABLE_SIZES, cell_names
-from opendas.geography.frame import Frame, official_codes
+from opendas.geography.frame import GQ_COLUMNS, Frame, official_codes
 from opendas.metrics.evaluate import evaluate
 from opendas.readers.pl94.people import people, place_people
 from opendas.schema.histogram import Histogram
-from opendas.schema.pl94 import GQ_COLUMNS, pl94_persons, pl94_units
+from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 
 TRACTS = "pl94_2020_tracts/pl94_2020_tracts.parquet"

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from opendas.measurement.account import PlanAccount
     from opendas.metrics.evaluate import Evaluation
     from opendas.privacy.zcdp import Account
-    from opendas.readers.base import InputData
     from opendas.runs.allocate import RunAllocation
     from opendas.runs.budget_moves import Move
     from opendas.runs.finished_release import NoisyFile, Release
@@ -847,6 +846,7 @@ def evaluate(
     from opendas.files.release_folder import ReleaseFolder
     from opendas.metrics.evaluate import evaluate as measure_errors
     from opendas.metrics.output import write_evaluation
+    from opendas.runs.facts import read_truth
 
     name = truth.product.name
     if save and release.folder == release.path:
@@ -859,7 +859,7 @@ def evaluate(
         released = ReleaseFolder(release.path)[name]
         areas = areas_of(blocks, released.frame, False, released.official)
         districts = areas.districts(len(released.frame))
-    data = _truth_beside([release], truth, ledger)
+    data = read_truth([release], truth, _path(ledger))
     estimate = release.estimate(name)
     result = measure_errors(
         data.histogram, estimate, data.frame, truth.product, entities=entities, districts=districts
@@ -868,34 +868,6 @@ def evaluate(
         with holding(release.path):
             write_evaluation(release.path / "confidential" / "evaluation" / name, result)
     return result
-
-
-def _truth_beside(releases: Sequence[Release], truth: Run, ledger: str | Path | None) -> InputData:
-    """Read the truth that releases are judged by, and enter the reading into the account of each."""
-    from opendas.custody.account import EVALUATE
-    from opendas.engines.truth import input_tag
-    from opendas.runs.account import note_reading, tagger_of
-    from opendas.runs.facts import refresh_certificate
-
-    name = truth.product.name
-    for release in releases:
-        if name not in release.products:
-            raise ConfigError(f"the release holds {', '.join(release.products)}, not {name}.")
-    data = truth.read()
-    for release in releases:
-        frame = release.frame(name)
-        if not (len(frame) == len(data.frame) and bool((frame.geocodes == data.frame.geocodes).all())):
-            raise ConfigError(
-                "the release and the input have different leaves; give the run file it was made with."
-            )
-    tagger = tagger_of(truth, lambda key: input_tag(key, data.histogram))
-    outs = [None if release.folder == release.path else release.path for release in releases]
-    for out in outs or [None]:
-        note_reading(EVALUATE, tagger, out=out, product=name, ledger=_path(ledger))
-    for release, out in zip(releases, outs, strict=True):
-        if out is not None and refresh_certificate(out, release.folder):
-            vars(release).pop("certificate", None)  # it was issued again
-    return data
 
 
 def compare(
@@ -944,12 +916,13 @@ def compare(
     from opendas.comparison.sources import open_source, truth_source
     from opendas.files.area_files import areas_of
     from opendas.intervals.laws import exact_level
+    from opendas.runs.facts import read_truth
     from opendas.runs.finished_release import Release
 
     opened = [open_source(each.path if isinstance(each, Release) else Path(each)) for each in sources]
     if truth is not None:
         certified = [Release(each.path) for each in opened if each.path is not None and each.certified]
-        opened.append(truth_source(truth.resolved.reader, _truth_beside(certified, truth, ledger)))
+        opened.append(truth_source(truth.resolved.reader, read_truth(certified, truth, _path(ledger))))
     return Comparison(
         tuple(opened),
         tuple(geolevels),

@@ -11,7 +11,7 @@ import pytest
 from support.mini import write_mini
 
 import opendas as od
-from opendas.report.notebook import html_table
+from opendas.tables.frames import html_table
 
 
 @pytest.fixture(scope="module")

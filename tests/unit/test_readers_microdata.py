@@ -14,10 +14,10 @@ from support.mdf import write_mdf
 from support.pl94_zip import write_csv
 
 from opendas.errors import ConfigError, DataError, GeographyError, SchemaError
-from opendas.geography.frame import Frame, official_codes
+from opendas.geography.frame import GQ_COLUMNS, Frame, official_codes
 from opendas.readers import ReaderSpec, UnitsSpec, make_reader
 from opendas.schema.histogram import Histogram
-from opendas.schema.pl94 import GQ_COLUMNS, pl94_persons, pl94_units
+from opendas.schema.pl94 import pl94_persons, pl94_units
 
 PLACE = ["TABBLKST", "TABBLKCOU", "TABTRACTCE", "TABBLKGRPCE", "TABBLK"]
 HEAD = [*PLACE, "RTYPE", "GQTYPE_PL", "VOTING_AGE", "CENHISP", "CENRACE"]

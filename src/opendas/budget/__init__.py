@@ -4,10 +4,8 @@ from opendas.budget.allocation import Budget
 from opendas.budget.plan import PlanRow, attribute_rho, invariant_shares, plan_rows, within_rho
 from opendas.budget.presets import Preset, preset, preset_names
 from opendas.budget.resolve import BudgetSpec, resolve_budget
-from opendas.custody.protected_units import CENSUS_CHANGES
 
 __all__ = [
-    "CENSUS_CHANGES",
     "Budget",
     "BudgetSpec",
     "PlanRow",

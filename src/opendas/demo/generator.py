@@ -19,8 +19,8 @@ from opendas.demo.people import Homes, draw_people, make_homes
 from opendas.errors import ConfigError
 from opendas.files.atomic import write_atomic
 from opendas.files.parquet import bytes_column, write_parquet
-from opendas.geography.frame import CENSUS_PREFIX, official_geolevels
-from opendas.schema.pl94 import GQ_COLUMNS, pl94_persons
+from opendas.geography.frame import CENSUS_PREFIX, GQ_COLUMNS, official_geolevels
+from opendas.schema.pl94 import pl94_persons
 
 logger = logging.getLogger(__name__)
 

@@ -24,6 +24,9 @@ ENTITY_CATEGORIES = ("cousub", "place", "aianhh", "cd", "sldu", "sldl", "vtd", "
 CENSUS_PREFIX = {"us": 0, "state": 2, "county": 5, "tract": 11, "block_group": 12, "block": 15}
 """Number of leading characters of a 15-character block geocode that name each geolevel."""
 
+GQ_COLUMNS = tuple(f"gq{k}" for k in range(1, 8))
+"""Unit columns with the number of occupied group quarters of types 1 to 7; ``hu`` holds housing units."""
+
 
 @dataclass(frozen=True, slots=True)
 class LevelRule:

@@ -20,7 +20,7 @@ from opendas.arrays import Bools, Codes
 from opendas.errors import ConfigError
 from opendas.geography.block_groups import block_groups, group
 from opendas.geography.bypass import LARGEST_FAMILY
-from opendas.geography.frame import ENTITY_CATEGORIES, Frame
+from opendas.geography.frame import ENTITY_CATEGORIES, GQ_COLUMNS, Frame
 from opendas.geography.partitions import (
     Partitions,
     combine,
@@ -33,7 +33,6 @@ from opendas.geography.partitions import (
 from opendas.geography.prims import prim_columns
 from opendas.geography.spine import Spine
 from opendas.geography.tract_groups import tract_groups_for
-from opendas.schema.pl94 import GQ_COLUMNS
 
 STRONG_MCD_STATES = ("09", "23", "25", "26", "27", "33", "34", "36", "42", "44", "50", "55")
 """FIPS codes of the states whose minor civil divisions are governments (section 6 of the paper)."""

@@ -59,7 +59,7 @@ class RunAllocation:
         return f"RunAllocation({loss} to {', '.join(budget.geolevels)})"
 
     def _repr_html_(self) -> str:
-        from opendas.report.notebook import html_table
+        from opendas.tables.frames import html_table
 
         budget = self.allocation.budget
         queries = dict.fromkeys(query for shares in budget.queries.values() for query in shares)

@@ -204,7 +204,7 @@ class Release:
     def _repr_html_(self) -> str:
         from opendas.privacy.exact import format_fraction
         from opendas.report.certificate import read_runs
-        from opendas.report.notebook import html_table
+        from opendas.tables.frames import html_table
 
         header = ("product", "records", "loss", "mechanism", "estimator", "stamps")
         rows = [

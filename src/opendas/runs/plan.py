@@ -139,7 +139,7 @@ class PlanTable:
         return f"PlanTable({self.plan.product.name}: {len(self.rows)} rows)"
 
     def _repr_html_(self) -> str:
-        from opendas.report.notebook import html_table
+        from opendas.tables.frames import html_table
 
         names = ("geolevel", "query", "geounits", "cells", "rho", "epsilon", "variance", "moe90")
         rows = ([row.to_dict()[name] for name in names] for row in self.rows)
@@ -306,7 +306,7 @@ class SpineTable:
         return f"SpineTable({sizes}; {len(self.warnings)} warnings)"
 
     def _repr_html_(self) -> str:
-        from opendas.report.notebook import html_table
+        from opendas.tables.frames import html_table
 
         names = tuple(dict.fromkeys(name for row in self.expected for name in row))
         rows = ([row.get(name) for name in names] for row in self.expected)

@@ -70,7 +70,7 @@ class Run:
         return f"Run({', '.join(f'{name}={value}' for name, value in self._summary)})"
 
     def _repr_html_(self) -> str:
-        from opendas.report.notebook import html_table
+        from opendas.tables.frames import html_table
 
         return html_table(f"Run {self.path.name}", ("", ""), self._summary)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from itertools import product as cartesian
 
+from opendas.geography.frame import GQ_COLUMNS
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.declarations import Bound, Invariant, StructuralZero
 from opendas.schema.product import PassPlan, Product
@@ -26,9 +27,6 @@ HHGQ_LEVELS = (
 
 RACES = ("white", "black", "aian", "asian", "nhpi", "sor")
 """The six race categories, in the order of the production system."""
-
-GQ_COLUMNS = tuple(f"gq{k}" for k in range(1, 8))
-"""Frame columns with the number of occupied group quarters of types 1 to 7; ``hu`` holds housing units."""
 
 
 def race_combinations() -> tuple[tuple[str, ...], ...]:

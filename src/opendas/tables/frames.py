@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -48,8 +49,6 @@ class Table:
         return f"Table({len(self):,} rows: {', '.join(self._data.schema.names)})"
 
     def _repr_html_(self) -> str:
-        from opendas.report.notebook import html_table
-
         names = self._data.schema.names
         rows = self._data.slice(0, SHOWN) if isinstance(self._data, pa.Table) else self._data.head(SHOWN)
         caption = f"{len(self):,} rows" + (f", the first {SHOWN}" if len(self) > SHOWN else "")
@@ -97,3 +96,26 @@ class Table:
 
 def _missing(name: str) -> Exception:
     return EnvironmentFailure(f"{name} is not installed; pip install 'opendas[frames]'.")
+
+
+def html_table(caption: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table for ``_repr_html_``.
+
+    Parameters
+    ----------
+    caption : str
+    header : sequence of str
+    rows : iterable of sequence
+        As many values as the header; numbers to six digits.
+    """
+    head = "".join(f"<th>{escape(name)}</th>" for name in header)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    parts = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return f"<table><caption>{escape(caption)}</caption>{parts}</table>"
+
+
+def _cell(value: object) -> str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    text = f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)
+    align = ' style="text-align:right"' if number else ""
+    return f"<td{align}>{escape(text)}</td>"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,10 +14,8 @@ from opendas.custody.account import TUNE
 from opendas.errors import ConfigError, EstimationError
 from opendas.metrics.errors import levels_of
 from opendas.privacy.exact import format_fraction
-from opendas.readers.base import FRAME_FROM_RECORDS
 from opendas.runs.account import note_reading, tagger_of
-from opendas.runs.config.model import BUILT_IN_PRODUCTS
-from opendas.runs.config.released import toml_document
+from opendas.runs.config.released import move_paths, toml_document
 from opendas.runs.config.words import checked_line
 from opendas.runs.run import Run
 from opendas.runs.simulated.simulation import check_repeatable
@@ -318,24 +315,7 @@ def plan_toml(tuning: Tuning, to: Path) -> str:
     """
     run = tuning.run
     document: dict[str, Any] = tomllib.loads(run.path.read_text(encoding="utf-8"))
-    old, new = run.path.resolve().parent, to.resolve().parent
-
-    def moved(value: Any) -> Any:
-        if isinstance(value, list):
-            return [moved(item) for item in value]
-        place = Path(value).expanduser()
-        return value if place.is_absolute() else os.path.relpath(old / place, new)
-
-    product = document["run"]["product"]
-    if product not in BUILT_IN_PRODUCTS:
-        document["run"]["product"] = moved(product)
-    for section, key in (("input", "path"), ("geography", "frame"), ("geography", "block_assignment")):
-        value = document.get(section, {}).get(key)
-        if value is not None and value != FRAME_FROM_RECORDS:
-            document[section][key] = moved(value)
-    units = document["input"].get("units")
-    if isinstance(units, dict) and "path" in units:
-        units["path"] = moved(units["path"])
+    move_paths(document, run.path.resolve().parent, to.resolve().parent)
     delta = document.get("budget", {}).get("delta")
     document["budget"] = {
         "source": tuning.settings.source,

@@ -16,11 +16,11 @@ from opendas.files.mdf.dhc_units import units_of_records
 from opendas.files.mdf.layout import PRODUCTION_LAYOUTS, estimate_of_records, mdf_parts
 from opendas.files.mdf.reading import MdfRecords, mdf_files, read_mdf_records
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder, tied_counts
-from opendas.geography.frame import official_codes, official_geolevels
+from opendas.geography.frame import GQ_COLUMNS, official_codes, official_geolevels
 from opendas.geography.spine import SpineLevel
 from opendas.schema.declarations import Tie
 from opendas.schema.histogram import Histogram
-from opendas.schema.pl94 import GQ_COLUMNS, HHGQ_LEVELS
+from opendas.schema.pl94 import HHGQ_LEVELS
 from opendas.verify.check import first_few, require
 
 _LEAVES_AT_ONCE = 1 << 16

@@ -18,7 +18,7 @@ from support.pl94_zip import some_blocks, write_zip
 from opendas import NoisyFile
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
-from opendas.geography.frame import Frame, official_codes
+from opendas.geography.frame import GQ_COLUMNS, Frame, official_codes
 from opendas.intervals.answers import Estimated
 from opendas.intervals.combined import combined, common_rows
 from opendas.intervals.laws import Draws, NoiseSum
@@ -26,7 +26,7 @@ from opendas.readers.public_totals import read_public_totals
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.dhc_persons import PL94_CELL
 from opendas.schema.histogram import Histogram
-from opendas.schema.pl94 import GQ_COLUMNS, pl94_persons
+from opendas.schema.pl94 import pl94_persons
 from opendas.tables.interval_tables import open_measured
 
 QUERIES = ("age_18_64_116 * relgq_4_groups", "hispanic * sex", "detailed")

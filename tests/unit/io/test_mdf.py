@@ -18,9 +18,9 @@ from opendas.errors import ConfigError, EnvironmentFailure, FormatError, Geograp
 from opendas.files.mdf import layout as mdf_layout
 from opendas.files.mdf import writing as mdf_writer
 from opendas.files.mdf.reading import read_mdf, read_mdf_records
-from opendas.geography.frame import Frame, official_codes
+from opendas.geography.frame import GQ_COLUMNS, Frame, official_codes
 from opendas.schema.histogram import Histogram
-from opendas.schema.pl94 import GQ_COLUMNS, pl94_persons
+from opendas.schema.pl94 import pl94_persons
 
 PERSON_COLUMNS = [
     "SCHEMA_TYPE_CODE", "SCHEMA_BUILD_ID", "TABBLKST", "TABBLKCOU", "TABTRACTCE", "TABBLKGRPCE", "TABBLK",

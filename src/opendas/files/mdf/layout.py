@@ -23,10 +23,9 @@ import numpy.typing as npt
 from opendas.arrays import Ints
 from opendas.errors import ConfigError, GeographyError
 from opendas.files.mdf.dhc_units import unit_columns, unit_estimate, unit_records
-from opendas.geography.frame import CENSUS_PREFIX, Frame
+from opendas.geography.frame import CENSUS_PREFIX, GQ_COLUMNS, Frame
 from opendas.schema.dhc_persons import GQ_CODES, OLDEST, RELATIONSHIPS
 from opendas.schema.histogram import Histogram
-from opendas.schema.pl94 import GQ_COLUMNS
 from opendas.schema.product import Product
 
 SCHEMA_BUILD_ID = "1.1.0"

@@ -20,6 +20,7 @@ from opendas.geography.frame import (
     CENSUS_GEOLEVELS,
     CENSUS_PREFIX,
     ENTITY_CATEGORIES,
+    GQ_COLUMNS,
     Frame,
     LevelRule,
     official_codes,
@@ -30,7 +31,6 @@ from opendas.readers.cef.records import OID_COLUMN
 from opendas.readers.columns.coding import geocodes_of, text_of, whole_numbers
 from opendas.readers.columns.csv_parquet import PUBLIC_ROWS, column_names, no_rows, read_batches
 from opendas.readers.columns.findings import FindingLog, Origin, joined, report_rows
-from opendas.schema.pl94 import GQ_COLUMNS
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -22,10 +22,11 @@ import numpy.typing as npt
 from opendas.arrays import Bools, Ints
 from opendas.errors import DataError
 from opendas.files.pl94_layout import P5_TYPES, RACE_CELLS
+from opendas.geography.frame import GQ_COLUMNS
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.pl94.header import Header
 from opendas.readers.pl94.segments import Cells
-from opendas.schema.pl94 import GQ_COLUMNS, HHGQ_LEVELS
+from opendas.schema.pl94 import HHGQ_LEVELS
 
 Entries = tuple[Ints, npt.NDArray[np.int32], Ints]
 """(block, cell, count) triples, one array each."""

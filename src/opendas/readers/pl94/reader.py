@@ -18,7 +18,7 @@ from opendas.arrays import Bools, Codes, Ints
 from opendas.custody.stamps import DEMONSTRATION_FRAME
 from opendas.errors import ConfigError, DataError, Finding, FormatError, GeographyError
 from opendas.files.pl94_layout import KEY_FIELDS, cell_names
-from opendas.geography.frame import Frame, official_codes
+from opendas.geography.frame import GQ_COLUMNS, Frame, official_codes
 from opendas.readers.base import CensusKind, InputData, MemoryTable, Reader, ReaderSpec, census_kind
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.pl94.header import (
@@ -42,7 +42,6 @@ from opendas.readers.pl94.people import (
 )
 from opendas.readers.pl94.segments import Cells, Member, align, check_members, parse_segment, read_members
 from opendas.schema.histogram import Histogram
-from opendas.schema.pl94 import GQ_COLUMNS
 
 
 def official_reader(path: Path) -> str:

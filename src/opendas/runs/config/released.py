@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, TypeGuard
 
 from opendas.budget.allocation import Budget
@@ -16,7 +18,7 @@ from opendas.geography.recipe import NAMED_SPINES, Recipe, SpineStep, recipe_lev
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.readers.base import FRAME_FROM_RECORDS, PUBLISHED, ReaderSpec, census_kind
-from opendas.runs.config.model import StageSection, freeze
+from opendas.runs.config.model import BUILT_IN_PRODUCTS, StageSection, freeze
 from opendas.runs.config.product_file import earlier_stages, pass_table
 from opendas.runs.config.resolve import Resolved
 from opendas.schema.declarations import ContributionBound, Invariant, PublishedFile, StructuralZero
@@ -74,6 +76,27 @@ def toml_document(document: Mapping[str, Mapping[str, object]]) -> str:
         for key, values in nested.items():
             lines += _table(f"[{toml_key(name)}.{toml_key(key)}]", values)
     return "\n".join(lines) + "\n"
+
+
+def move_paths(document: dict[str, Any], old: Path, new: Path) -> None:
+    """Let the relative paths of a run file in one folder mean the same files from another."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, list):
+            return [moved(item) for item in value]
+        place = Path(value).expanduser()
+        return value if place.is_absolute() else os.path.relpath(old / place, new)
+
+    product = document["run"]["product"]
+    if product not in BUILT_IN_PRODUCTS:
+        document["run"]["product"] = moved(product)
+    for section, key in (("input", "path"), ("geography", "frame"), ("geography", "block_assignment")):
+        value = document.get(section, {}).get(key)
+        if value is not None and value != FRAME_FROM_RECORDS:
+            document[section][key] = moved(value)
+    units = document["input"].get("units")
+    if isinstance(units, dict) and "path" in units:
+        units["path"] = moved(units["path"])
 
 
 def _is_table_of_tables(value: object) -> TypeGuard[Mapping[str, object]]:

@@ -33,7 +33,6 @@ from opendas.runs.progress.processes import available_memory_mb
 from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
-from opendas.solvers.least_squares.solve import MANY
 from opendas.topdown.model import FamilyRecord
 
 FIRST_LEAVES, MOST_LEAVES, SMALL_RUN_SECONDS = 50, 2000, 0.5
@@ -181,7 +180,7 @@ def _family_bytes(plan: MeasurementPlan, records: float) -> float:
     found = []
     for level in range(1, last + 1):
         children, parents = _families(plan.spine, level, records, cells)
-        square = parents < (np.inf if plan.product.bounds else MANY)
+        square = parents < (np.inf if plan.product.bounds else MANY_CELLS + 1)
         found.append(float((CHILD_CELL * children * parents + SQUARE * square * parents**2).max()))
     return max(found)
 
