@@ -9,19 +9,17 @@ TEXT = (Path(__file__).resolve().parents[2] / "docs" / "glossary.md").read_text(
 TITLES = [title.lower() for title in re.findall(r"^\*\*(.+?)\*\*", TEXT, re.MULTILINE)]
 TERMS = (
     *("address", "attribute", "block-by-block", "bound", "bounded neighbours", "budget", "cef", "cell"),
-    *("certificate", "checkpoint", "commitment", "delta", "demonstration frame", "detailed"),
+    *("certificate", "delta", "demonstration frame", "detailed"),
     *("edit constraint", "engine", "entity", "estimate", "estimator", "failsafe", "fallback", "family"),
-    *("frame", "geocode", "geolevel", "geounit", "hhgq", "histogram", "housing unit", "input tag", "intent"),
+    *("frame", "geocode", "geolevel", "geounit", "hhgq", "histogram", "housing unit", "input tag"),
     *("invariant", "key", "laminar", "lazy measurement", "leaf", "ledger", "mdf", "measurement"),
     *("measurement plan", "mechanism", "neighbours", "nmf", "parent", "pass", "plb", "ppmf", "preset"),
     *("privacy wall", "product", "protected unit", "query group", "recode", "record", "release"),
-    *("release wall", "residual", "rest", "rho", "root", "rounder", "row", "run file", "run key", "scale"),
-    *("schema", "seeded run", "share", "sigma2", "single child", "slack", "spine", "stamp"),
+    *("release wall", "rest", "rho", "root", "rounder", "row", "run file", "run key", "scale"),
+    *("schema", "seeded run", "share", "sigma2", "single child", "spine", "stamp"),
     *(
         "structural zero",
-        "support",
         "tie key",
-        "tolerance",
         "topdown",
         "total",
         "truth",
@@ -29,19 +27,17 @@ TERMS = (
         "zcdp",
     ),
     *("aian", "balance", "block assignment file", "bypassing", "dhc", "fan-out", "joint total"),
-    *("off-spine entity distance", "optimised block group", "part", "prim", "recipe", "strong-mcd state"),
+    *("off-spine entity distance", "optimised block group", "part", "prim", "recipe"),
     *(
         "tract group",
         "tract subset",
         "domain",
         "provenance",
-        "contribution",
         "truncation",
         "book",
         "blinded head",
-        "filter",
     ),
-    *("fingerprint", "re-derivation", "share of a key", "signature", "signing key"),
+    *("re-derivation", "share of a key", "signature", "signing key"),
 )
 
 
