@@ -2,7 +2,7 @@
 
 The variance of the least-squares estimate from all measurements of a plan depends on the plan alone, on no
 data and no noise: Cumings-Menon et al. (2024), equations (3.3) and (3.4). What a TopDown release does
-with the same measurements differs: docs/explanation/expected-error.md.
+with the same measurements differs: docs/explanation/choosing-a-budget.md.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ geolevel's answers do not touch the estimates above it, and with the informed es
 costs nothing there. *Between geolevels*: a part of one geolevel's loss goes to the next one below; the loss
 of moving within a geounit of the spine rises by as much.
 
-Moves are found by expected errors of the noise alone (docs/explanation/expected-error.md), which promise too
-much where counts are small; what a move does to released counts is tried on made ones.
+Moves are found by expected errors of the noise alone (docs/explanation/choosing-a-budget.md), which
+promise too much where counts are small; what a move does to released counts is tried on made ones.
 """
 
 from __future__ import annotations

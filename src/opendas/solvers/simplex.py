@@ -12,7 +12,7 @@ of either sign is ever taken.
 
 Nearest integers: the cost of one count more to a child is linear in what the child has, with the same slope
 for all, so the T cheapest steps are the integer parts of the real solution and, of what is left, one count
-each for the largest remainders (docs/explanation/allocation-experiments.md). Reals are taken in multiples of
+each for the largest remainders (docs/explanation/allocation.md). Reals are taken in multiples of
 2**-20, so the integer answer is found in integers throughout and is the same on every machine. Equal
 remainders are decided by the public hash of :mod:`opendas.solvers.rounding.snapping`.
 
