@@ -47,7 +47,7 @@ def test_a_sparse_table_is_told_and_what_is_proposed_is_usable(tmp_path: Path) -
     said = sparse_warning(run, 400)
     assert said is not None
     assert said.startswith("about 400 records in 360 cells at rho 1/5: ")
-    share = int(re.search(r": (\d+)% of them", said)[1]) / 100  # type: ignore[index]
+    share = int(re.search(r": (\d+) % of them", said)[1]) / 100  # type: ignore[index]
     assert share > MANY
     proposed = re.search(r"rho (\S+); attributes (.*) \(", said)
     assert proposed is not None
@@ -86,7 +86,7 @@ def test_plan_and_run_say_it_before_anything_is_spent(
     assert len(result.stdout.strip().split("\n")) <= 6
     assert guarded(cli, ["run", str(path), "--out", str(tmp_path / "out"), "--seed", "1"]) == 0
     said = capsys.readouterr().err
-    assert said.index("about 400 records in 360 cells") < said.index("measuring")
+    assert said.index("about 400 records in 360 cells") < said.index("estimating")
 
 
 def test_the_number_of_records_is_told_to_two_digits(tmp_path: Path) -> None:

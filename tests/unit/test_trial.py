@@ -140,9 +140,9 @@ def test_the_other_estimator_is_tried_on_the_same_records(
     [
         (
             {"ward": -0.14, "region": 0.02},
-            "; informed: 14% fewer in ward, 2% more in region, in 6 times the time: worth a try",
+            "; informed: 14 % fewer in ward, 2 % more in region, in 6 times the time: worth a try",
         ),
-        ({"ward": -0.03, "region": 0.0}, "; informed: 3% fewer in ward, in 6 times the time"),
+        ({"ward": -0.03, "region": 0.0}, "; informed: 3 % fewer in ward, in 6 times the time"),
         ({"ward": 0.001}, "; informed: as many, in 6 times the time"),
     ],
 )  # fmt: skip

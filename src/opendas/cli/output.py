@@ -99,20 +99,22 @@ def text_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None 
     return "\n".join([line(names), line(["-" * width for width in widths]), *(line(row) for row in cells)])
 
 
-def duration(seconds: float) -> str:
-    """Write a duration shortly.
+def duration(seconds: float, about: str = "") -> str:
+    """Write a duration shortly, with a word before those of a second or more.
 
     Examples
     --------
-    >>> duration(3.2), duration(75), duration(7384)
-    ('3 s', '1 min 15 s', '2 h 03 min')
+    >>> duration(0.2), duration(3.2), duration(75), duration(7384)
+    ('less than 1 s', '3 s', '1 min 15 s', '2 h 03 min')
     """
-    whole = max(0, round(seconds))
+    whole = round(seconds)
+    if whole < 1:
+        return "less than 1 s"
     if whole < 60:
-        return f"{whole} s"
+        return f"{about}{whole} s"
     if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+        return f"{about}{whole // 60} min {whole % 60:02d} s"
+    return f"{about}{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 @contextlib.contextmanager

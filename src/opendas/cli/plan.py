@@ -93,10 +93,13 @@ def _show_summary(plan: dict[str, Any]) -> None:
         click.echo(f"misplaced:    records that stand in another cell than they should: {wrong}{other}")
     forecast = plan.get("forecast")
     if forecast:
+        from opendas.report.views import plural
+
         seconds = forecast["seconds"]
-        time = "time not predicted" if seconds is None else f"about {duration(seconds)} to estimate"
+        time = "time not predicted" if seconds is None else f"{duration(seconds, 'about ')} to estimate"
         memory, disk = size_text(forecast["memory_mb"]), size_text(forecast["disk_mb"]["outputs"])
-        click.echo(f"needs:        {time}, {memory} of memory, {disk} of disk; {forecast['workers']} workers")
+        workers = plural("worker", forecast["workers"])
+        click.echo(f"needs:        {time}, {memory} of memory, {disk} of disk; {workers}")
         click.echo(f"measurements: {forecast['measurements']['text']}")
     found = len(plan["warnings"])
     click.echo(f"warnings:     {f'{found}, above' if found else 'none'}")
@@ -106,7 +109,7 @@ def _other_estimator(other: Mapping[str, Any]) -> str:
     """Say what another estimator had in the trial, and whether it is worth its time."""
     gains = sorted(other["change"].items(), key=lambda pair: float(pair[1]))
     said = [
-        f"{abs(change):.0%} {'fewer' if change < 0 else 'more'} in {level}"
+        f"{abs(change) * 100:.0f} % {'fewer' if change < 0 else 'more'} in {level}"
         for level, change in gains
         if round(abs(change), 2)
     ]
@@ -159,7 +162,7 @@ def _percent(row: dict[str, Any]) -> dict[str, Any]:
 
 def _forecast(forecast: dict[str, Any]) -> Iterator[str]:
     disk, seconds = forecast["disk_mb"], forecast["seconds"]
-    time = "" if seconds is None else f"to estimate for about {duration(seconds)}, "
+    time = "" if seconds is None else f"to estimate for {duration(seconds, 'about ')}, "
     yield (
         f"opendas run is expected {time}to use "
         f"{size_text(forecast['memory_mb'])} of memory, and to write {size_text(disk['outputs'])} "

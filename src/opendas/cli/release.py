@@ -147,9 +147,11 @@ def verify_command(
         rows = [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in checks]
         emit_json({"ok": good, "checks": rows})
     else:
+        from opendas.report.views import plural
+
         for check in checks:
             click.echo(f"{'ok    ' if check.ok else 'FAILED'}  {check.name}: {check.detail}")
-        click.echo(f"{len(checks)} checks, {sum(not check.ok for check in checks)} failed")
+        click.echo(f"{plural('check', len(checks))}, {sum(not check.ok for check in checks)} failed")
     if not good:
         click.get_current_context().exit(1)
 

@@ -316,7 +316,7 @@ def write_full(folder: Path, plan: MeasurementPlan, draw: Draw, progress: Progre
                     for planned, values in zip(level.queries, drawn, strict=True)
                 }
                 writer.write(geocodes[start:stop][here], answers)
-                progress("measuring", done - len(geocodes) + stop, total)
+                progress("writing noisy answers", done - len(geocodes) + stop, total)
 
 
 class Leaves:

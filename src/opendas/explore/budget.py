@@ -284,8 +284,8 @@ def _warnings(subject: Subject, asked: Budget, budget: Budget) -> Iterator[str]:
     for (level, query), share in invariant_shares(budget, exact).items():
         if share:
             yield (
-                f"{float(share):.1%} of the budget measures {query} at geolevel {level}, which is published "
-                "exactly: these measurements add nothing."
+                f"{float(share) * 100:.1f} % of the budget measures {query} at geolevel {level}, which is "
+                "published exactly: these measurements add nothing."
             )
     for level in subject.levels[1:]:
         if not budget.geolevels[level]:

@@ -19,7 +19,7 @@ from opendas.report.facts import NoiseRow, RunFacts
 
 _EXPONENTS = range(1, 17)
 _NORMAL_90 = NormalDist().inv_cdf(0.95)
-_PLURALS = {"us": "nation", "person": "people", "group quarters": "group quarters"}
+_PLURALS = {"us": "nation", "person": "people", "leaf": "leaves", "group quarters": "group quarters"}
 
 
 ALL = "all"

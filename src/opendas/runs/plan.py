@@ -245,7 +245,7 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
     ]
     for (geolevel, query), share in invariant_shares(plan.budget, fixed).items():
         yield (
-            f"{float(share):.1%} of the budget measures {query!r} at geolevel {geolevel!r}, which is "
+            f"{float(share) * 100:.1f} % of the budget measures {query!r} at geolevel {geolevel!r}, which is "
             "invariant: these measurements add nothing. Move that share, or take a preset for this spine."
         )
     for number, level in enumerate(plan.levels):

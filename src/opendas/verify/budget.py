@@ -33,6 +33,7 @@ from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.exact import parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours, noise_of
 from opendas.report.guarantee import account_text
+from opendas.report.views import plural
 from opendas.schema.declarations import ContributionBound, EarlierAct
 from opendas.schema.product import Product
 from opendas.schema.provenance import Domain
@@ -64,7 +65,7 @@ def check_budget(run: Run) -> str:
         require(sum(parts) == 1, f"geolevel {name}: the query shares sum to {sum(parts)}, not to 1.")
     unknown = set(run["budget"]["queries"]) - set(levels)
     require(not unknown, f"query shares at geolevels without share: {', '.join(sorted(unknown))}.")
-    return f"{len(levels)} geolevels; all shares sum to exactly 1"
+    return f"{plural('geolevel', len(levels))}; all shares sum to exactly 1"
 
 
 def _expected_rows(run: Run, spine: Spine) -> Counter[tuple[str, str, Fraction]]:
@@ -138,7 +139,7 @@ def check_rows(run: Run, released: ReleasedProduct) -> str:
     require(
         stated == _expected_rows(run, spine), "a noise row is not the product of its shares and the total."
     )
-    return f"{len(run['rows'])} noise rows, each the exact product of its shares"
+    return f"{plural('noise row', len(run['rows']))}, each the exact product of its shares"
 
 
 def certified_plan(run: Run, released: ReleasedProduct) -> MeasurementPlan:
@@ -226,7 +227,7 @@ def check_losses(run: Run, held: ProtectionMap) -> str:
         require(not wrong, f"the loss {what} {', '.join(wrong)} is not that of the budget.")
     shares = [Fraction(run["budget"]["geolevels"].get(level, "0")) for level in held.plan.spine.names]
     _check_units(run, held.plan.product, shares, held.plan.spine.path_kinds(), key)
-    return f"{len(run['attributes'])} attributes, {len(run['within'])} geolevels"
+    return f"{plural('attribute', len(run['attributes']))}, {plural('geolevel', len(run['within']))}"
 
 
 def check_official(run: Run, held: ProtectionMap, released: ReleasedProduct) -> str:
@@ -237,7 +238,7 @@ def check_official(run: Run, held: ProtectionMap, released: ReleasedProduct) -> 
     found = official_losses(held.plan, released.frame, held, within)
     wrong = sorted({row.kind for row in stated ^ set(found)})
     require(not wrong, f"the loss within one official {', '.join(wrong)} is not that of the spine.")
-    return f"{len(found)} kinds of areas"
+    return f"{plural('kind', len(found))} of areas"
 
 
 def _check_units(
@@ -313,7 +314,7 @@ def check_totals(certificate: Mapping[str, Any]) -> str:
         require(
             parse_fraction(total[key], change) == covered, f"total for {change}: not the sum of the runs."
         )
-    return f"{len(certificate['totals'])} totals"
+    return plural("total", len(certificate["totals"]))
 
 
 def _in_total(loss: Fraction, mechanism: str, *, pure: bool) -> Fraction:
@@ -345,10 +346,11 @@ def check_account(certificate: Mapping[str, Any]) -> str:
     require(known and len(acts) == len(products), "an act is out of place.")
     counted = [account.acts, account.readings, *account.places.values()]
     require(all(type(n) is int and n >= 0 for n in counted), "its numbers are no counts.")
+    said = f"{plural('act', account.acts)}, {plural('reading', account.readings)} of the data"
     if not account.book:
         own = AccountFacts(False, account.acts, account.places, account.readings)
         require(account == own, "the folder's own account has the entries of a book.")
-        return f"the folder's own, {account.acts} acts, {account.readings} readings of the data"
+        return f"the folder's own, {said}"
     change = change_of(account.unit or "")
     units = {unit_id(run["protected_unit"]) for run in certificate["runs"]}
     require(
@@ -365,7 +367,7 @@ def check_account(certificate: Mapping[str, Any]) -> str:
         if same and total["neighbours"] == account.relation and total["rho"] is not None:
             least = parse_fraction(total["rho"], "rho")
             require(least <= spent, "the book holds less than the runs of this release spent.")
-    return f"a book, {account.acts} acts, {account.readings} readings of the data"
+    return f"a book, {said}"
 
 
 def _times(change: str, unit: str) -> int:
@@ -405,7 +407,7 @@ def check_measurements(run: Mapping[str, Any], released: ReleasedProduct, stop: 
             )
             file.check_words()
             values += _check_rows(file, plan, number, stop, full=stored == "full")
-    return f"{len(budgeted)} files with {values} noisy answers, {stored}"
+    return f"{plural('file', len(budgeted))} with {plural('noisy answer', values)}, {stored}"
 
 
 def _without_invariants(metadata: Mapping[str, Any]) -> dict[str, Any]:

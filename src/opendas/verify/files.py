@@ -42,6 +42,7 @@ from opendas.files.parquet import has_columns, open_parquet, read_metadata
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.files.replicate_files import REPLICATE_SCHEMA, REPLICATES
 from opendas.report.certificate import FORMAT, ISSUED_FILES, SIGNATURE
+from opendas.report.views import plural
 from opendas.schema.declarations import PUBLISHED_LIST, PublishedFile
 from opendas.verify.budget import certified_plan
 from opendas.verify.check import first_few, require
@@ -97,7 +98,7 @@ def check_listing(release: Path, listed: Sequence[Mapping[str, Any]]) -> str:
     require(not missing, f"listed in the certificate but missing: {first_few(missing)}.")
     links = [name for name in (*found, *ISSUED_FILES, SIGNATURE) if (release / name).is_symlink()]
     require(not links, f"links are no part of a release: {first_few(links)}.")
-    return f"{len(found)} files, all listed"
+    return f"{plural('file', len(found))}, all listed"
 
 
 def _known_files(run: Mapping[str, Any], released: ReleasedProduct) -> dict[str, Any]:
@@ -214,7 +215,7 @@ def check_columns(certificate: Mapping[str, Any], folder: ReleaseFolder) -> str:
         wrong += _rewritten(folder[run["product"]])
         wrong += _lacking_leaves(folder[run["product"]])
     require(not wrong, f"other rows than a run writes of what they say: {first_few(wrong)}.")
-    return f"{len(known)} files, with the columns of their kind"
+    return f"{plural('file', len(known))}, with the columns of their kind"
 
 
 def check_digests(release: Path, listed: Sequence[Mapping[str, Any]]) -> str:
@@ -231,7 +232,7 @@ def check_digests(release: Path, listed: Sequence[Mapping[str, Any]]) -> str:
         ):
             wrong.append(str(entry["path"]))
     require(not wrong, f"other content than certified: {first_few(wrong)}.")
-    return f"{size} bytes"
+    return plural("byte", size)
 
 
 def check_issued(release: Path) -> str:

@@ -18,6 +18,7 @@ from opendas.files.mdf.reading import MdfRecords, mdf_files, read_mdf_records
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder, tied_counts
 from opendas.geography.frame import GQ_COLUMNS, official_codes, official_geolevels
 from opendas.geography.spine import SpineLevel
+from opendas.report.views import plural
 from opendas.schema.declarations import Tie
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import HHGQ_LEVELS
@@ -72,8 +73,8 @@ def check_frame(released: ReleasedProduct) -> str:
         _check_official(released, number)
     negative = [name for name, counts in frame.units.items() if counts.size and counts.min() < 0]
     require(not negative, f"negative unit counts: {first_few(negative)}.")
-    levels = ", ".join(f"{len(level)} {level.name}" for level in released.spine.levels)
-    return f"{len(frame)} leaves; spine: {levels}"
+    levels = ", ".join(plural(level.name, len(level)) for level in released.spine.levels)
+    return f"{plural('leaf', len(frame))}; spine: {levels}"
 
 
 def _check_official(released: ReleasedProduct, number: int) -> None:
@@ -108,7 +109,7 @@ def check_records(run: Mapping[str, Any], data: Microdata) -> str:
     )
     impossible = ~released.product.possible[data.estimate.cells]
     require(not bool(impossible.any()), "a record with a combination of levels that is declared impossible.")
-    return f"{records.records} records in {len(files)} part files"
+    return f"{plural('record', records.records)} in {plural('part file', len(files))}"
 
 
 def check_bounds(run: Mapping[str, Any], released: ReleasedProduct) -> str:
@@ -155,7 +156,7 @@ def check_bounds(run: Mapping[str, Any], released: ReleasedProduct) -> str:
     known = {bound.name for bound in product.bounds}
     others = {b.name for b in blocks.values() if b.kind not in exact} - known
     require(not others, f"bounds that the product does not declare: {first_few(sorted(others))}.")
-    return f"{len(known)} bounds and {len(product.invariants)} invariants, as declared"
+    return f"{plural('bound', len(known))} and {plural('invariant', len(product.invariants))}, as declared"
 
 
 def _violations(block: ConstraintRows, answers: Ints, level: SpineLevel) -> Bools:
@@ -211,7 +212,7 @@ def check_tie(data: Microdata) -> str:
     require(
         not len(unlike), f"other counts than {tie.product} in {first_few(code.decode() for code in codes)}."
     )
-    return f"{len(tied.counts)} counts of {tie.query}, as in the release of {tie.product}"
+    return f"{plural('count', len(tied.counts))} of {tie.query}, as in the release of {tie.product}"
 
 
 def _check_tied_counts(released: ReleasedProduct, tie: Tie, tied: Histogram) -> None:
@@ -281,7 +282,7 @@ def _check_all_units(data: Microdata) -> str:
     require(
         not len(unlike), f"other units than {companion.name} in {first_few(code.decode() for code in codes)}."
     )
-    return f"{units.total()} units of every block, as in {companion.name}"
+    return f"{plural('unit', units.total())} of every block, as in {companion.name}"
 
 
 def _places(codes: Codes, where: Bools, level: str, what: str) -> str:

@@ -17,6 +17,7 @@ from opendas.errors import CheckFailed, ConfigError
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder, release_path
 from opendas.files.replicate_files import REPLICATES, ReplicateFile, counts_digest
 from opendas.geography.summary import SpineSummary, summarise
+from opendas.report.views import plural
 from opendas.schema.provenance import Domain, Provenance
 from opendas.verify.budget import (
     certified_map,
@@ -118,7 +119,7 @@ def _tables(release: ReleaseFolder) -> str:
 
         wrong = [path.relative_to(folder).as_posix() for path in files if not same_table(release, path)]
     require(not wrong, f"not what microdata and replicates say: {first_few(wrong)}.")
-    return f"{len(files)} tables agree with the microdata"
+    return f"{plural('table', len(files))}, equal to counts of the microdata"
 
 
 def _replicates(release: ReleaseFolder) -> str:
@@ -262,4 +263,6 @@ def check_spine(run: Mapping[str, Any], released: ReleasedProduct) -> str:
     )
     for entity, certified_entity in zip(found.entities, certified.entities, strict=True):
         require(entity == certified_entity, f"the distances of {entity.category!r} are not as certified.")
-    return f"{len(found.levels)} levels, distances of {len(categories)} entity categories"
+    return (
+        f"{plural('geolevel', len(found.levels))}, distances of {plural('entity category', len(categories))}"
+    )

@@ -74,8 +74,8 @@ def sparse_warning(run: Run, records: float, *, with_plans: bool = True) -> str 
     loss = f"{run.budget.mechanism.loss_name} {format_fraction(run.budget.total)}"
     found = _usable(run, records) if with_plans else "opendas plan tries other plans, and spends nothing"
     return (
-        f"about {records:,.0f} records in {cells:,} cells at {loss}: {share:.0%} of them would stand in a "
-        f"wrong cell even in the table of {run.spine.names[0]}, as tried on synthetic records that are "
+        f"about {records:,.0f} records in {cells:,} cells at {loss}: {share * 100:.0f} % of them would stand "
+        f"in a wrong cell even in the table of {run.spine.names[0]}, as tried on synthetic records that are "
         f"spread as Zipf's law says; {found}."
     )
 
