@@ -24,7 +24,7 @@ def release(persons, tmp_path):
 def test_the_description_on_file_is_that_of_the_spine(release):
     checks = {check.name: check for check in verify_release(release)}
     assert all(check.ok for check in checks.values())
-    assert checks[NAME].detail == "5 levels, distances of 1 entity categories"
+    assert checks[NAME].detail == "5 geolevels, distances of 1 entity category"
     spine = json.loads((release / "certificate.json").read_text())["runs"][0]["spine"]
     assert [level["geounits"] for level in spine["levels"]] == [1, 2, 3, 4, 6]
     # Place 00100 is a block group; 00200 is a block of one tract and all of another.
