@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scratch = given.scratch or Path(tempfile.mkdtemp(prefix="crashes-"))
     inputs = scratch / "inputs"
     shutil.rmtree(inputs, ignore_errors=True)
-    write_inputs(inputs, given.blocks)
+    write_inputs(inputs, given.blocks, subjects)
     numbers = given.only if given.only else range(given.times)
     trials: list[Trial] = []
     given.out.mkdir(parents=True, exist_ok=True)

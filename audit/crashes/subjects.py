@@ -7,12 +7,18 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from opendas.demo import write_demo
+from opendas.demo.census import margins_of, write_census
+from opendas.demo.households import synthetic_households
+from opendas.runs.run import load
 
 __all__ = ["BOOK", "KEY", "SUBJECTS", "Subject", "write_inputs"]
 
@@ -149,25 +155,44 @@ SUBJECTS = (
     Subject(
         "persons, then units", (("run", "persons.toml", *_ONE), ("run", "units.toml", *_ONE)), products=2
     ),
+    Subject("DHC persons, tied, one worker", (("run", "census/run-dhc-persons.toml", *_ONE),), key="command"),
+    Subject(
+        "DHC persons, tied, two workers", (("run", "census/run-dhc-persons.toml", *_TWO),), key="command"
+    ),
 )
 
 
-def write_inputs(folder: Path, blocks: int) -> None:
-    """Write the inputs of all subjects."""
+def write_inputs(folder: Path, blocks: int, subjects: Sequence[Subject] = SUBJECTS) -> None:
+    """Write the inputs of subjects."""
     write_demo(folder, blocks)
     text = (folder / "persons.toml").read_text(encoding="utf-8")
     informed = text.replace("[run]\n", '[run]\nestimator = "informed"\n', 1)
     (folder / "informed.toml").write_text(informed, encoding="utf-8")
     _write_table(folder, wards=max(blocks // 2, 200))
-    _write_book(folder / BOOK)
+    with tempfile.TemporaryDirectory() as books:  # noted nowhere else: each machine has copies of its own
+        _opendas(books, "ledger", "create", folder / BOOK, "--limit-rho", 4, "--unit", "patient")
+        if any(step[1].startswith("census/") for subject in subjects for step in subject.steps):
+            _write_census(folder / "census", min(blocks, 300), books)
 
 
-def _write_book(path: Path) -> None:
-    """Make a book that is noted nowhere: each machine has a copy of its own."""
-    command = [sys.executable, "-m", "opendas", "ledger", "create", str(path), "--limit-rho", "4"]
-    with tempfile.TemporaryDirectory() as books:
-        environment = {**os.environ, "OPENDAS_BOOKS": books}
-        subprocess.run([*command, "--unit", "patient"], check=True, env=environment, capture_output=True)
+def _opendas(books: str, *words: object) -> None:
+    command = [sys.executable, "-m", "opendas", *map(str, words)]
+    subprocess.run(command, check=True, env={**os.environ, "OPENDAS_BOOKS": books}, capture_output=True)
+
+
+def _write_census(folder: Path, blocks: int, books: str) -> None:
+    """Make a synthetic census of a small state, and the redistricting release that its DHC is tied to."""
+    runs = write_demo(folder / "margins", blocks)
+    margins = margins_of(*(load(run).reader.read() for run in runs))
+    write_census(folder, margins, synthetic_households(), f"made state of {blocks} blocks", seed=11)
+    frame = pq.read_table(folder / "frame.parquet")
+    for area, nowhere in (("place", "99999"), ("aianhh", "9999")):  # the spine of the DHC asks for them
+        frame = frame.append_column(area, pa.array([nowhere] * len(frame)))
+    pq.write_table(frame, folder / "frame.parquet")
+    with (folder / "run-dhc-persons.toml").open("a", encoding="utf-8") as file:
+        file.write('[tie]\nrelease = "pl94"\n')
+    key = ("--key-command", f"/bin/echo {KEY[::-1]}")
+    _opendas(books, "run", folder / "run-pl94-persons.toml", "--out", folder / "pl94", *key)
 
 
 def _write_table(folder: Path, wards: int) -> None:

@@ -162,7 +162,7 @@ def test_a_fate_is_a_function_of_the_seed() -> None:
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("crashes") / "inputs"
-    write_inputs(folder, 300)
+    write_inputs(folder, 300, SMALL)
     return folder
 
 
@@ -221,6 +221,19 @@ def test_operations_are_counted_alike(inputs: Path, tmp_path: Path, laboratory: 
     assert operations(tmp_path / "counted") == pytest.approx(
         laboratory.reference(SMALL[0]).operations[0], rel=0.1
     )
+
+
+@pytest.mark.slow
+def test_a_tied_dhc_run_survives_kills(tmp_path: Path) -> None:
+    subjects = [subject for subject in SUBJECTS if subject.name == "DHC persons, tied, two workers"]
+    ways = [way for way in WAYS if (way.act, way.when, way.moved) == ("kill", "operation", False)]
+    write_inputs(tmp_path / "inputs", 200, subjects)
+    with Laboratory(
+        tmp_path / "trials", tmp_path / "inputs", subjects=subjects, ways=ways, forks=True, again=0.4
+    ) as dhc:
+        trials = [dhc.trial(number, seed=17) for number in range(len(ways))]
+    assert [trial.problems for trial in trials] == [[]] * len(ways)
+    assert sum(len(trial.deaths) for trial in trials) >= len(ways)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from opendas.errors import ConfigError
 from opendas.files.atomic import write_atomic
 from opendas.files.parquet import bytes_column, write_parquet
 from opendas.geography.frame import CENSUS_PREFIX, Frame, official_geolevels
-from opendas.readers.base import ReaderSpec
+from opendas.readers.base import InputData, ReaderSpec
 from opendas.readers.pl94.reader import official_reader
 from opendas.readers.registry import make_reader
 from opendas.schema.dhc_persons import GQ_CODES
@@ -98,10 +98,18 @@ def make_census(
         raise ConfigError(f"{folder} is not empty; give a new folder.")
     if seed < 0:
         raise ConfigError("the seed of a synthetic census is not negative.")
-    margins = _read_margins(path)
+    reader = official_reader(path)
+    persons, units = (
+        make_reader(ReaderSpec(reader, (path,), product)).read() for product in (pl94_persons(), pl94_units())
+    )
     pool = read_microdata([Path(p) for p in pums]) if pums else synthetic_households()
+    return write_census(folder, margins_of(persons, units), pool, path.name, seed)
+
+
+def write_census(folder: Path, margins: Margins, pool: HouseholdPool, name: str, seed: int) -> MadeCensus:
+    """Make a census up on margins, and write it into a folder; `name` says whose margins they are."""
     people = draw_persons(margins, pool, seed)
-    made = {"source": f"synthetic census: {path.name}, seed {seed}; nobody's data"}
+    made = {"source": f"synthetic census: {name}, seed {seed}; nobody's data"}
     write_parquet(folder / "frame.parquet", _frame_table(margins, people), metadata=made)
     write_parquet(folder / "persons.parquet", _persons_table(margins, people), metadata=made)
     write_parquet(folder / "units.parquet", _housing_table(margins, people, seed), metadata=made)
@@ -161,14 +169,12 @@ def _sums(index: Ints, count: Ints, size: int) -> Ints:
     return np.bincount(index, weights=count, minlength=size).astype(np.int64)
 
 
-def _read_margins(path: Path) -> Margins:
-    """Read an official file as the readers of redistricting data do, so that their counts are met exactly."""
-    reader, persons = official_reader(path), pl94_persons()
-    data = make_reader(ReaderSpec(reader, (path,), persons)).read()
-    units = make_reader(ReaderSpec(reader, (path,), pl94_units())).read()
+def margins_of(data: InputData, units: InputData) -> Margins:
+    """Return the margins of redistricting persons and units, of the same blocks."""
     histogram = data.histogram
-    hhgq, votingage, hispanic, cenrace = persons.schema.codes(histogram.cells)
-    races = len(persons.schema.attribute("cenrace"))
+    schema = pl94_persons().schema
+    hhgq, votingage, hispanic, cenrace = schema.codes(histogram.cells)
+    races = len(schema.attribute("cenrace"))
     is_occupied = units.histogram.cells == 1
     b = len(data.frame)
     return Margins(
