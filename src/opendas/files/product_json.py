@@ -1,8 +1,13 @@
-"""A product as a JSON object, so that a release can be read without its run file."""
+"""A product as a JSON object, so that a release can be read without its run file.
+
+Of an attribute with more than 64 levels, what recodes and structural zeros say of levels stands as their
+positions, for instance ``"0-17,20"``: a release of DHC units would else list 522 household types dozens of
+times in every file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opendas.errors import FormatError
@@ -10,9 +15,41 @@ from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.declarations import Bound, Invariant, StructuralZero, Tie
 from opendas.schema.product import PassPlan, Product
 
+MOST_LISTED = 64
+"""Levels that are listed by name wherever they occur."""
+
+
+def _levels_to_json(labels: Sequence[str], attribute: Attribute) -> list[str] | str:
+    """Return labels, or in their order the runs of their positions, such as ``"0-17,20"``."""
+    if len(attribute) <= MOST_LISTED:
+        return list(labels)
+    place = {label: position for position, label in enumerate(attribute.levels)}
+    runs: list[list[int]] = []
+    for position in map(place.__getitem__, labels):
+        if runs and position == runs[-1][-1] + 1:
+            runs[-1][1:] = [position]
+        else:
+            runs.append([position])
+    return ",".join("-".join(map(str, run)) for run in runs)
+
+
+def _levels_from_json(value: Sequence[str] | str, attribute: Attribute) -> tuple[str, ...]:
+    """Return the labels that :func:`_levels_to_json` described."""
+    if not isinstance(value, str):
+        return tuple(value)
+    found: list[str] = []
+    for run in value.split(","):
+        first, _, last = run.partition("-")
+        stop = int(last or first) + 1
+        if not int(first) < stop <= len(attribute):
+            raise ValueError(run)
+        found += attribute.levels[int(first) : stop]
+    return tuple(found)
+
 
 def product_to_json(product: Product) -> dict[str, Any]:
     """Return the declaration of `product`; passes and default budget belong to the run and stay out."""
+    attribute = product.schema.attribute
     further: dict[str, Any] = {}
     if product.tied is not None:
         further["tie"] = product.tied.to_dict()
@@ -24,14 +61,19 @@ def product_to_json(product: Product) -> dict[str, Any]:
         "layout": product.layout,
         "attributes": [[a.name, list(a.levels)] for a in product.schema.attributes],
         "recodes": [
-            {"name": r.name, "attribute": r.attribute, "groups": [[label, list(m)] for label, m in r.groups]}
+            {
+                "name": r.name,
+                "attribute": r.attribute,
+                "groups": [[label, _levels_to_json(m, attribute(r.attribute))] for label, m in r.groups],
+            }
             for r in product.recodes
         ],
         "queries": list(product.query_names),
         "invariants": [[i.query, i.geolevel] for i in product.invariants],
         "bounds": [[b.query, b.cell, b.column, b.lower, b.upper] for b in product.bounds],
         "structural_zeros": [
-            {name: list(labels) for name, labels in zero.levels.items()} for zero in product.structural_zeros
+            {name: _levels_to_json(labels, attribute(name)) for name, labels in zero.levels.items()}
+            for zero in product.structural_zeros
         ],
         **further,
     }
@@ -46,18 +88,28 @@ def product_from_json(value: Mapping[str, Any]) -> Product:
         If an entry is missing or of another form.
     """
     try:
+        attributes = tuple(Attribute(name, tuple(levels)) for name, levels in value["attributes"])
+        attribute = {each.name: each for each in attributes}
         return Product(
             name=value["name"],
-            schema=Schema(tuple(Attribute(name, tuple(levels)) for name, levels in value["attributes"])),
+            schema=Schema(attributes),
             recodes=tuple(
-                Recode(r["name"], r["attribute"], tuple((label, tuple(m)) for label, m in r["groups"]))
+                Recode(
+                    r["name"],
+                    r["attribute"],
+                    tuple(
+                        (label, _levels_from_json(m, attribute[r["attribute"]])) for label, m in r["groups"]
+                    ),
+                )
                 for r in value["recodes"]
             ),
             query_names=tuple(value["queries"]),
             invariants=tuple(Invariant(query, geolevel) for query, geolevel in value["invariants"]),
             bounds=tuple(Bound(*bound) for bound in value["bounds"]),
             structural_zeros=tuple(
-                StructuralZero({name: tuple(labels) for name, labels in zero.items()})
+                StructuralZero(
+                    {name: _levels_from_json(labels, attribute[name]) for name, labels in zero.items()}
+                )
                 for zero in value["structural_zeros"]
             ),
             protected_unit=value["protected_unit"],

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 
 import numpy as np
@@ -22,6 +23,11 @@ from opendas.files.product_json import product_from_json, product_to_json
 from opendas.geography.frame import Frame
 from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Shares, Spine, SpineLevel
+from opendas.schema.attributes import Attribute, Recode, Schema
+from opendas.schema.declarations import StructuralZero
+from opendas.schema.dhc_persons import dhc_persons
+from opendas.schema.dhc_units import dhc_units
+from opendas.schema.product import PassPlan, Product
 
 
 def reordered_spine(example) -> Spine:
@@ -144,3 +150,50 @@ def test_missing_bound_is_refused(units, persons, tmp_path):
     write_constraints(path, units.product, spine, constraints_of(units, spine))
     with pytest.raises(FormatError, match="missing"):
         read_constraint_table(path, persons.product, spine)
+
+
+def test_levels_of_large_attributes_stand_as_positions():
+    """Also out of order, with gaps, and as listed labels; nothing is lost, nothing damaged passes."""
+    ages = Attribute("age", tuple(f"a{k}" for k in range(65)))
+    sexes = Attribute("sex", ("m", "f"))
+    groups = (
+        ("odd", ("a3", "a1", "a2", *(f"a{k}" for k in range(5, 65)))),
+        ("rest", ("a0", "a4")),
+    )
+    product = Product(
+        name="own",
+        schema=Schema((ages, sexes)),
+        recodes=(Recode("odds", "age", groups), Recode("sexes", "sex", (("all", ("f", "m")),))),
+        query_names=("odds",),
+        invariants=(),
+        bounds=(),
+        structural_zeros=(StructuralZero({"age": ("a0", "a1"), "sex": ("f",)}),),
+        protected_unit="person",
+        layout="own",
+        passes=PassPlan({}, {}),
+    )
+    value = json.loads(json.dumps(product_to_json(product)))
+    assert value["recodes"][0]["groups"] == [["odd", "3,1-2,5-64"], ["rest", "0,4"]]
+    assert value["recodes"][1]["groups"] == [["all", ["f", "m"]]]
+    assert value["structural_zeros"] == [{"age": "0-1", "sex": ["f"]}]
+    listed = {**value, "structural_zeros": [{"age": ["a0", "a1"], "sex": ["f"]}]}
+    listed["recodes"] = [
+        {**value["recodes"][0], "groups": [[k, list(m)] for k, m in groups]},
+        value["recodes"][1],
+    ]
+    for written in (value, listed):
+        found = product_from_json(written)
+        assert (found.recodes, found.structural_zeros) == (product.recodes, product.structural_zeros)
+    for damaged in ("0-65", "4-3", "x", "", "-1"):
+        with pytest.raises(FormatError):
+            product_from_json({**value, "structural_zeros": [{"age": damaged}]})
+
+
+@pytest.mark.parametrize(("made", "most"), [(dhc_persons, 15_000), (dhc_units, 55_000)])
+def test_dhc_products_are_short_and_come_back(made, most):
+    product = made()
+    text = json.dumps(product_to_json(product))
+    assert len(text) < most
+    found = product_from_json(json.loads(text))
+    assert (found.recodes, found.structural_zeros) == (product.recodes, product.structural_zeros)
+    assert np.array_equal(found.possible, product.possible)

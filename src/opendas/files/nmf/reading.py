@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from opendas.arrays import Bools, Codes, Floats, Ints
 from opendas.errors import FormatError
 from opendas.files.parquet import one_array, open_parquet, read_metadata, reading, to_bytes
-from opendas.files.product_json import product_from_json, product_to_json
+from opendas.files.product_json import MOST_LISTED, product_from_json, product_to_json
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism, noise_of
 from opendas.sampling.mechanisms import AnyNoise
@@ -148,7 +148,9 @@ def measurement_metadata(plan: MeasurementPlan, level: int, *, stored: str) -> d
             "sigma2" if zcdp else "scale": str(parameter),
             "rows": planned.query.size,
             "factors": list(planned.query.factors),
-            "labels": [list(labels) for labels in planned.query.labels],
+            "labels": [
+                list(labels) if len(labels) <= MOST_LISTED else None for labels in planned.query.labels
+            ],
         }
     product = plan.product
     if product.companion is not None:  # measured before, or beside, what it is tied to
