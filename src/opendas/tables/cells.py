@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 
@@ -29,7 +29,7 @@ from opendas.geography.frame import Frame
 from opendas.schema.attributes import Schema
 from opendas.schema.pl94 import HHGQ_LEVELS, RACES, race_combinations
 from opendas.schema.product import Product
-from opendas.tables.dhc import DhcTable, dhc_tables
+from opendas.tables.dhc import UNANSWERED, DhcTable, dhc_tables
 from opendas.tables.dhc_units import household_tables, unit_tables
 
 PL94_TABLES = ("P1", "P2", "P3", "P4", "P5", "H1")
@@ -102,8 +102,8 @@ class Table:
         The same in words.
     class_of_cell : int32 (n,)
         Cells of one class count in the same columns.
-    classes : bool (b, t)
-        Columns that each class counts in.
+    classes : bool or int8 (b, t)
+        Columns that each class counts in; of a table of tallies, how often.
     lowest : str or None
         The lowest official geolevel that the table is published for; None for any.
     """
@@ -112,13 +112,29 @@ class Table:
     columns: tuple[str, ...]
     labels: tuple[str, ...]
     class_of_cell: npt.NDArray[np.int32]
-    classes: Bools
+    classes: npt.NDArray[np.bool_ | np.int8]
     lowest: str | None = None
 
+    @property
+    def counts_records(self) -> bool:
+        """Whether no column counts a record more than once."""
+        return self.classes.dtype == np.bool_
+
     def each_column(self) -> Iterator[Bools]:
-        """Yield the cells that each column counts, bool (n,)."""
+        """Yield the cells that each column counts, bool (n,).
+
+        Raises
+        ------
+        ConfigError
+            If a column counts a record more than once.
+        """
+        if not self.counts_records:
+            raise ConfigError(
+                f"table {self.name} counts a record once for each of its races; intervals are of tables that "
+                "count each record once."
+            )
         for column in range(len(self.columns)):
-            yield self.classes[:, column][self.class_of_cell]
+            yield self.classes[:, column][self.class_of_cell].astype(np.bool_)
 
     @property
     def members(self) -> Bools:
@@ -257,7 +273,13 @@ def dhc_table(product: Product, table: str) -> Table:
         )
         for number, (label, box) in enumerate(declared.rows(), start=1)
     ]
-    return box_table(product.schema, table, cells, declared.lowest)
+    made = box_table(product.schema, table, cells, declared.lowest)
+    if not declared.tallies:
+        return made
+    classes = made.classes.astype(np.int8)
+    for column, parts in declared.tallies.items():
+        classes[:, column] = made.classes[:, parts].sum(axis=1)
+    return replace(made, classes=classes)
 
 
 def published_tables(layout: str) -> tuple[str, ...]:
@@ -339,6 +361,8 @@ def find_table(
             f"table {name} needs the product {needed}, and this release holds "
             f"{', '.join(release.names)}; run {needed} into the same folder first."
         )
+    if name in UNANSWERED and any(published_tables(release[one].product.layout) for one in release.names):
+        raise ConfigError(f"no histogram answers table {name}: {UNANSWERED[name]}.")
     return _find_query(release, name)
 
 

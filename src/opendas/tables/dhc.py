@@ -2,15 +2,16 @@
 
 A table is a list of rows, each a label and a box: positions of levels for each attribute, all levels where
 none is named. Iterations repeat a table for people of one race or origin. Numbers and rows follow the 2010
-and 2020 tabulations: sex by age (P12, PCT12, PCT13), races (P3 to P5, P8 to P11), households (P16, H10),
-group quarters (P43, PCT22, PCO1 to PCO10, PCO43A to PCO43I).
+and 2020 tabulations: sex by age (P12, PCT12, PCT13), races (P3 to P11), households (P16, H10), group quarters
+(P43, PCT22, PCO1 to PCO10, PCO43A to PCO43I).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from types import MappingProxyType
 
 from opendas.schema.pl94 import race_combinations
 
@@ -59,15 +60,18 @@ class DhcTable:
         Returns the rows within a universe, from a box.
     lowest : str
         The lowest official geolevel that it is published for.
+    tallies : mapping of int to tuple of int
+        Rows that are sums of other rows, in place of their box: who stands in two of these counts twice.
     """
 
     universe: Box
     body: Callable[[Box], Rows]
     lowest: str
+    tallies: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     def rows(self) -> Rows:
         """Yield label and box of each row, the total first."""
-        yield "Total", self.universe
+        yield "Total races tallied" if self.tallies else "Total", self.universe
         yield from self.body(self.universe)
 
 
@@ -119,6 +123,21 @@ def _origin_by_race(box: Box) -> Rows:
     for label, of_origin in _origin(box):
         yield label, of_origin
         for race, inner in _race(of_origin):
+            yield f"{label}; {race}", inner
+
+
+def _races_tallied(box: Box) -> Rows:
+    for code, label in enumerate(RACE_LABELS[: len(_ONE_RACE)]):
+        held = tuple(
+            k for k, races in enumerate(race_combinations()) if race_combinations()[code][0] in races
+        )
+        yield f"{label} or in combination with one or more other races", {**box, "cenrace": held}
+
+
+def _origin_by_races_tallied(box: Box) -> Rows:
+    for label, of_origin in _origin(box):
+        yield f"Total races tallied; {label}", of_origin
+        for race, inner in _races_tallied(of_origin):
             yield f"{label}; {race}", inner
 
 
@@ -175,6 +194,27 @@ def _quarters_by_age(box: Box) -> Rows:
             yield f"{age}; {label}", inner
 
 
+_OF_BOTH = "persons and households are two histograms, which nothing joins; opendas phsafe makes such tables"
+_IMPUTED = "no histogram says which answers were imputed"
+
+UNANSWERED: Mapping[str, str] = MappingProxyType(
+    {
+        "P2": "frames do not distinguish urban and rural blocks",
+        "P13": "it is a median, no count; P12 and PCT12 have the ages",
+        "P17": f"it is an average, of people by household: {_OF_BOTH}",
+        "H2": "frames do not distinguish urban and rural blocks",
+        "H8": "it counts races, and of householders of two or more races nobody knows which",
+        "H9": "it counts races, and of householders of two or more races nobody knows which",
+        "H11": f"it counts people by the tenure of their unit: {_OF_BOTH}",
+        "H12": f"it is an average, of people by household: {_OF_BOTH}",
+        "H20": _IMPUTED,
+        "H21": _IMPUTED,
+        "H22": _IMPUTED,
+    }
+)
+"""Tables P1 to P20 and H1 to H22 that neither histogram of the DHC answers, and why."""
+
+
 def _iterations(letters: str) -> Iterator[tuple[str, Box]]:
     """Yield letter and box: seven races A to G, Hispanic H, and the races of others, I to O."""
     boxes: list[Box] = [{"cenrace": codes} for codes in _RACES]
@@ -194,6 +234,13 @@ def dhc_tables() -> Mapping[str, DhcTable]:
         "P3": DhcTable(everybody, _race, "block"),
         "P4": DhcTable(everybody, _origin, "block"),
         "P5": DhcTable(everybody, _origin_by_race, "block"),
+        "P6": DhcTable(everybody, _races_tallied, "block", {0: tuple(range(1, 7))}),
+        "P7": DhcTable(
+            everybody,
+            _origin_by_races_tallied,
+            "block",
+            {0: (*range(2, 8), *range(9, 15)), 1: tuple(range(2, 8)), 8: tuple(range(9, 15))},
+        ),
         "P8": DhcTable(everybody, _combinations, "block"),
         "P9": DhcTable(everybody, _origin_by_combination, "block"),
         "P10": DhcTable(adults, _combinations, "block"),

@@ -663,7 +663,7 @@ def margins(released: ReleasedProduct, table: Table, grouping: Grouping, confide
     """
     out = np.full((len(grouping), len(table.columns)), NO_MARGIN, dtype=np.int64)
     spine = released.spine
-    if grouping.geolevel not in spine.names:
+    if grouping.geolevel not in spine.names or not table.counts_records:
         return out
     level = spine.index(grouping.geolevel)
     position = spine.same_leaves(level, grouping.of_leaf, len(grouping))

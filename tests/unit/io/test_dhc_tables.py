@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -27,12 +29,13 @@ from opendas.tables.cells import (
     published_tables,
 )
 from opendas.tables.counting import count_table
-from opendas.tables.dhc import dhc_tables
+from opendas.tables.dhc import UNANSWERED, dhc_tables
+from opendas.tables.dhc_units import household_tables, unit_tables
 from opendas.tables.tabulate import tabulate, write_tables
 from opendas.verify.release import verify_release
 
-SIZES = {"P1": 1, "P3": 8, "P4": 3, "P5": 17, "P12": 49, "P14": 43, "P43": 63, "PCT12": 209, "PCT13": 49,
-         "PCT22": 21, "PCO": 39,
+SIZES = {"P1": 1, "P3": 8, "P4": 3, "P5": 17, "P6": 7, "P7": 15, "P12": 49, "P14": 43, "P43": 63,
+         "PCT12": 209, "PCT13": 49, "PCT22": 21, "PCO": 39,
          "P8": 71, "P9": 73, "P10": 71, "P11": 73, "P16": 3, "H10": 1, "PCO43": 63}  # fmt: skip
 ITERATIONS = {"P12": "ABCDEFGHI", "PCT12": "ABCDEFGHIJKLMNO", "PCT13": "ABCDEFGHI", "PCO43": "ABCDEFGHI"}
 
@@ -186,6 +189,44 @@ def test_combinations_of_races_equal_direct_counts(people, records, every, origi
     ]
 
 
+def races_tallied(records):
+    """How many have each of the six races, alone or not; codes follow combinations by size."""
+    combinations = [held for n in range(1, 7) for held in itertools.combinations(range(6), n)]
+    return [
+        int(records["CENRACE"].isin([k + 1 for k, held in enumerate(combinations) if race in held]).sum())
+        for race in range(6)
+    ]
+
+
+def test_races_tallied_equal_direct_counts_and_have_no_intervals(people, records):
+    everybody = races_tallied(records)
+    assert counted(people, "P6", "state").iloc[0].tolist() == [sum(everybody), *everybody]
+    assert sum(everybody) > len(records)
+    others, hispanic = (races_tallied(records[records["CENHISP"] == code]) for code in "12")
+    assert counted(people, "P7", "state").iloc[0].tolist() == [
+        sum(everybody), sum(others), *others, sum(hispanic), *hispanic
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="counts a record once for each of its races"):
+        _ = dhc_table(people.product, "P6").members
+
+
+def test_every_table_is_answered_or_said_not_to_be(people, persons, tmp_path):
+    """All of P1 to P20, PCT12 and H1 to H22; the page and the message say why."""
+    answered = {*dhc_tables(), *household_tables(), *unit_tables()}
+    listed = {*(f"P{k}" for k in range(1, 21)), "PCT12", *(f"H{k}" for k in range(1, 23))}
+    assert listed - answered == set(UNANSWERED)
+    assert not answered & set(UNANSWERED)
+    page = (Path(__file__).parents[3] / "docs" / "formats" / "outputs.md").read_text()
+    for number, example in enumerate((people, persons)):
+        out = tmp_path / str(number)
+        add_product(out / "release", example)
+        for name, why in UNANSWERED.items():
+            assert f"`{name}`" in page
+            if name != "P2":  # of the redistricting data too
+                with pytest.raises(ConfigError, match=re.escape(f"answers table {name}: {why}")):
+                    tabulate(out, name, "state")
+
+
 def test_people_in_households_equal_direct_counts(people, records):
     here = records[records["RTYPE"] == "3"]
     young = int((here["QAGE"] < 18).sum())
@@ -237,7 +278,7 @@ def test_rows_add_up_to_the_rows_above_them(people):
                 assert row[parent] == row[leaves].sum(), name
         top = [label for label in row.index[1:] if "; " not in label]
         if top:
-            assert row["Total"] == row[top].sum(), name
+            assert row.iloc[0] == row[top].sum(), name
     races = [counted(people, f"PCT12{letter}", "state") for letter in "ABCDEFG"]
     assert sum(races).equals(counted(people, "PCT12", "state"))
     others = [counted(people, f"PCT12{letter}", "state") for letter in "HIJKLMNO"]
