@@ -264,7 +264,7 @@ def our_counts(folder: Path, text: str, seed: int) -> tuple[dict[str, npt.NDArra
     """Return the counts of an estimator from measurements of a seed, by geolevel, and seconds."""
     run = load(text, folder)
     for attempt in range(2):  # the second time, everything is compiled
-        out = folder / f"out-{run.estimation_digest(run.plan)[:8]}-{attempt}"
+        out = folder / f"out-{run.estimation_digest()[:8]}-{attempt}"
         od.measure(run, out, seed=seed, workers=1)
         start = time.process_time()
         release = od.estimate(run, out, workers=1)

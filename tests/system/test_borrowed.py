@@ -17,6 +17,7 @@ import opendas
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.demo import write_demo
+from opendas.demo.nation import write_nation
 from opendas.errors import ConfigError, FormatError, GeographyError, PrivacyError
 
 SPINES = ("standard", "aian")
@@ -275,6 +276,32 @@ def test_one_state_of_two(made, tmp_path: Path) -> None:
     assert all(check.ok for check in alone.verify(rederive=True))
     own = [path for name, path in microdata(made["standard"] / "out").items() if name.startswith("persons")]
     assert len(microdata(tmp_path / "out")) == len(own)
+
+
+def test_several_states_with_american_indian_areas(tmp_path: Path, caplog) -> None:
+    """Parts of a state hold its total together, and all totals tell that the nation is these states."""
+    write_nation(tmp_path, 150, 3, states=2)
+    own, nmf, frame = tmp_path / "own", tmp_path / "nmf", str(tmp_path / "frame.parquet")
+    for product in ("persons", "units"):
+        run = opendas.load(tmp_path / f"{product}.toml").with_(rho="1/2")
+        parts = run.spine.levels[1].geocodes.tolist()
+        assert parts.index(b"101") < parts.index(b"002")  # not in the order of published codes
+        opendas.release(run, own, seed=1, measurements="full")
+    opendas.export_measurements(own, nmf)
+    people = opendas.Release(own).table("P1", geolevel="state").to_pandas()
+    totals = tmp_path / "totals.csv"
+    totals.write_text("GEOID,P0010001\n01,{}\n02,{}\n".format(*people["P0010001"]))
+    asked = ["estimate", "--frame", frame, "--from-nmf", str(nmf / "pl94-units"), str(nmf / "pl94-persons")]
+    assert guarded(cli, [*asked, "--totals", str(totals), "--to", str(tmp_path / "out")]) == 0
+    assert microdata(tmp_path / "out") == microdata(own) != {}
+    release = opendas.Release(tmp_path / "out")
+    assert [check.name for check in release.verify(rederive=True) if not check.ok] == []
+    assert {(run["product"], run["plan_digest"]) for run in release.certificate["runs"]} == {
+        (run["product"], run["plan_digest"]) for run in opendas.Release(own).certificate["runs"]
+    }
+    assert "the measurements of the nation are left out" not in caplog.text
+    assert guarded(cli, [*asked, "--to", str(tmp_path / "open")]) == 0  # its persons may be of more states
+    assert "2 of 51 states are there: the measurements of the nation are left out" in caplog.text
 
 
 def test_published_to_an_address(estimated: Path, tmp_path: Path) -> None:

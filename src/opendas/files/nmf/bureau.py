@@ -95,7 +95,8 @@ class BureauLevel:
     measured : BureauRows
     constraints : BureauRows
     geocodes : bytes array (g,)
-        Ascending: all that are in one or the other.
+        All that are in one or the other, ascending, but state by state: outside of its American Indian areas
+        first, then inside.
     """
 
     folder: str
@@ -107,6 +108,12 @@ class BureauLevel:
     def geolevel(self) -> str:
         """Name of the geolevel in this project."""
         return self.folder.lower()
+
+    def places(self, geocodes: Codes) -> Ints:
+        """Return the place of each of some geocodes; of one that is not there, that of another."""
+        order = np.argsort(self.geocodes)
+        found = np.searchsorted(self.geocodes, geocodes, sorter=order)
+        return np.asarray(order[np.minimum(found, len(order) - 1)])
 
 
 def is_bureau_folder(path: Path) -> bool:
@@ -198,7 +205,16 @@ def _read_level(
     lengths = np.unique(np.char.str_len(codes))
     if len(lengths) > 1:
         raise FormatError(f"{name}.parquet: geocodes of {lengths[0]} and of {lengths[-1]} characters.")
-    return BureauLevel(name, measured, constraints, codes)
+    return BureauLevel(name, measured, constraints, _by_state(codes))
+
+
+def _by_state(codes: Codes) -> Codes:
+    """Order geocodes, ascending, so that the parts of a state follow each other: they begin with 0 or 1."""
+    width = codes.dtype.itemsize
+    if width < 3:
+        return codes
+    letters = codes.view("S1").reshape(-1, width)[:, [1, 2, 0, *range(3, width)]]
+    return codes[np.argsort(np.ascontiguousarray(letters).view(codes.dtype).ravel())]
 
 
 def _read_rows(
@@ -374,7 +390,7 @@ def index_rows(
     groups, names = tuple(queries.values()), list(queries)
     column = np.array([names.index(n) if n in queries else -1 for n in rows.names], dtype=np.int64)
     chosen = np.flatnonzero(column[rows.name] >= 0) if len(rows) else np.zeros(0, dtype=np.int64)
-    position = np.searchsorted(level.geocodes, rows.geocode[chosen])
+    position = level.places(rows.geocode[chosen])
     row = np.full((len(level.geocodes), len(groups)), -1, dtype=np.int64)
     variance = np.full(row.shape, np.inf)
     if len(chosen):

@@ -136,10 +136,10 @@ class BureauFile:
 
         Notes
         -----
-        The file of one state may come with that of the nation. The nation's measurements are then left out:
-        they are about all states.
+        The files of some states may come with those of the nation. The nation's measurements are then left
+        out: they are about all states. That all are there is told by their number, or by exact totals.
         """
-        levels = _without_nation(read_bureau_levels(path, state, progress))
+        levels = _without_nation(read_bureau_levels(path, state, progress), totals)
         found = cls(levels, _product(levels, path.name), *_frame(_spine(levels)), totals, progress)
         found._check_totals()
         return found
@@ -399,11 +399,11 @@ def _query(product: Product, name: str, shape: tuple[int, ...], level: str) -> Q
     return query
 
 
-def _without_nation(levels: tuple[BureauLevel, ...]) -> tuple[BureauLevel, ...]:
+def _without_nation(levels: tuple[BureauLevel, ...], totals: PublicTotals | None) -> tuple[BureauLevel, ...]:
     if levels[0].folder != "US" or levels[1].folder != "State":
         return levels
-    states = np.unique([code[-2:] for code in levels[1].geocodes.tolist()])
-    if len(states) >= _STATES:
+    states = sorted({code[-2:].decode() for code in levels[1].geocodes.tolist()})
+    if len(states) >= _STATES or _have_all_people(levels, states, totals):
         return levels
     log.warning(
         "%d of %d states are there: the measurements of the nation are left out.", len(states), _STATES
@@ -411,8 +411,18 @@ def _without_nation(levels: tuple[BureauLevel, ...]) -> tuple[BureauLevel, ...]:
     return levels[1:]
 
 
+def _have_all_people(
+    levels: Sequence[BureauLevel], states: Sequence[str], totals: PublicTotals | None
+) -> bool:
+    """Return whether exact totals of these states sum to that of the nation: then there is no other."""
+    nation, own = (_values(level, "total_con", 1) for level in levels[:2])
+    given = None if totals is None else totals.states(states)
+    exact = own if own is not None and not np.any(own < 0) else given
+    return nation is not None and exact is not None and int(nation.sum()) == int(exact.sum())
+
+
 def _spine(levels: Sequence[BureauLevel]) -> Spine:
-    """Make the hierarchy: children are ordered by their codes, which begin with their parent's."""
+    """Make the hierarchy: children lie in the order of their codes, which begin with their parent's."""
     found: list[SpineLevel] = []
     for number, level in enumerate(levels):
         codes = level.geocodes
@@ -427,7 +437,7 @@ def _spine(levels: Sequence[BureauLevel]) -> Spine:
                 )
             if len(above) > 1:
                 prefix = codes.astype(f"S{width}")
-                parent = np.minimum(np.searchsorted(above, prefix), len(above) - 1)
+                parent = levels[number - 1].places(prefix)
                 lost = above[parent] != prefix
                 if lost.any():
                     raise FormatError(
@@ -599,11 +609,6 @@ def _tied_totals(
         return None
     if len(states) == len(group):
         return whole[group][:, None]
-    if bool(np.any(np.diff(group) < 0)):
-        log.warning(
-            "totals of states are not used: the parts of states with American Indian areas are apart."
-        )
-        return None
     return JointTotal("total@state", group.astype(np.int32), whole)
 
 
@@ -638,7 +643,7 @@ def _values(level: BureauLevel, name: str, size: int) -> Ints | None:
     if name not in rows.names:
         return None
     chosen = np.flatnonzero(rows.name == rows.names.index(name))
-    position = np.searchsorted(level.geocodes, rows.geocode[chosen])
+    position = level.places(rows.geocode[chosen])
     if len(np.unique(position)) != len(position):
         raise FormatError(f"{level.folder}.parquet: a geocode is there twice with constraint {name!r}.")
     found = np.full((len(level.geocodes), size), -1, dtype=np.int64)

@@ -7,14 +7,14 @@ published. The argument is in docs/proofs/composition.md.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 
-from opendas.arrays import Codes, Ints, rank_in_run
+from opendas.arrays import Ints, rank_in_run
 from opendas.budget.presets import preset, preset_names
 from opendas.budget.resolve import BudgetSpec
 from opendas.constraints.feasible import check_feasible
@@ -180,7 +180,13 @@ def borrow_together(
         _check_alike(found[name].run, next(iter(found.values())).run)
     if stated:
         raise ConfigError(f"--budget: of {', '.join(stated)}, and the files are of {', '.join(found)}.")
-    return tuple(found.values())
+    units = {name: counts for one in found.values() for name, counts in one.run.frame.units.items()}
+    return tuple(replace(one, run=_with_units(one.run, units)) for one in found.values())
+
+
+def _with_units(run: Run, units: Mapping[str, Ints]) -> Run:
+    """Return the run on a frame that knows units: the file of units says nothing of group quarters."""
+    return run.on_frame(replace(run.frame, units=dict(units)), run.spine)
 
 
 def _stated(text: str) -> tuple[str, StatedBudget]:
@@ -233,13 +239,19 @@ def _opened(path: Path, state: str | None, totals: PublicTotals | None) -> Burea
 
 
 def _held(tree: NoisyTree) -> Product:
-    """Return the product with the invariants of the file, those that parts of states hold together too."""
-    joint = [
+    """Return the product with the invariants of the file, those that parts of states hold together too.
+
+    These sum to the total of the nation, so that it is none of its own.
+    """
+    joint = tuple(
         Invariant("total", name)
         for name, held in zip(tree.spine.names, tree.constraints.levels, strict=True)
         if held.joint is not None
-    ]
-    return replace(tree.product, invariants=(*tree.product.invariants, *joint))
+    )
+    own = tree.product.invariants
+    return replace(
+        tree.product, invariants=joint + tuple(one for one in own if not (joint and one.query == "total"))
+    )
 
 
 def _geography(paths: Sequence[Path], product: Product) -> ReaderSpec | None:
@@ -309,11 +321,6 @@ def _official(spine: Spine, frame: Frame) -> Spine:
     Estimates break ties by them. Where all geounits are official, they have official codes. Otherwise it is a
     spine as in production: below the nation the part in American Indian areas, or outside of them, stands in
     front (1 or 0, as in the file), and groups are numbered below their parents.
-
-    Raises
-    ------
-    FormatError
-        If parts of one state do not lie side by side: several states with American Indian areas.
     """
     plain = all(level.official for level in spine.levels)
     levels: list[SpineLevel] = []
@@ -328,20 +335,11 @@ def _official(spine: Spine, frame: Frame) -> Spine:
             rank = rank_in_run(level.parent) + 1
             numbers = np.char.zfill(rank.astype(str), len(str(int(rank.max())))).astype("S")
             codes = np.char.add(np.char.add(levels[-1].geocodes[level.parent], b"-"), numbers)
-        whole = _parts_of_states(frame.codes("state")[first]) if level.name == "state" else None
+        whole = None
+        if level.name == "state":
+            whole = np.unique(frame.codes("state")[first], return_inverse=True)[1].astype(np.int64)
         levels.append(replace(level, geocodes=codes, official=False, whole=whole))
     return replace(spine, levels=tuple(levels))
-
-
-def _parts_of_states(states: Codes) -> Ints:
-    """Return the number of the state that each geounit is a part of, int64 (g,)."""
-    whole = np.cumsum(np.append(False, states[1:] != states[:-1])).astype(np.int64)
-    if int(whole.max()) + 1 != len(np.unique(states)):
-        raise FormatError(
-            "State.parquet: the parts of states with American Indian areas are apart. Estimate one state "
-            "at a time, with --state."
-        )
-    return whole
 
 
 def _exact(tree: NoisyTree, product: Product, spine: Spine) -> dict[str, Ints]:
