@@ -171,6 +171,8 @@ class InputData:
         ``"populated leaves"`` with a frame taken from records.
     findings : tuple of Finding
         Warnings; written under ``confidential/`` only.
+    headers : list of opendas.readers.pl94.header.Header
+        Of redistricting files, public: who writes them takes them out, since those of a state are large.
     """
 
     frame: Frame
@@ -178,6 +180,7 @@ class InputData:
     stamps: tuple[str, ...] = ()
     declared: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    headers: list[Any] = field(default_factory=list)
 
 
 def without_counts(frame: Frame, spec: ReaderSpec) -> Histogram:

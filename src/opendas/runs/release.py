@@ -44,6 +44,7 @@ from opendas.measurement.noisy import measured_levels
 from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.exact import format_fraction
 from opendas.readers.frame.official import official_areas
+from opendas.readers.pl94.header import Header
 from opendas.report.certificate import load_pages, read_runs
 from opendas.report.facts import RunFacts
 from opendas.runs.act import Act, Charged, left_out, open_act
@@ -162,7 +163,7 @@ def _release(space: Workspace, run: Run, options: RunOptions) -> dict[str, Any]:
             measured = _measured(planned, charged)
             with _engine(act, measured, backend) as (engine, files):
                 stored = options.stored(planned.run.plan, run.resolved.estimator)
-                public = partial(_write_public, act.space, measured, stored)
+                public = partial(_write_public, act.space, measured, stored, planned.data.headers)
                 estimation, facts = _estimate(act, measured, engine, files, public)
                 if stored == "full":
                     _write_full(act, measured, backend)
@@ -193,7 +194,7 @@ def _measure(space: Workspace, run: Run, options: RunOptions) -> dict[str, Any]:
             if complete:
                 return act.answer()
             measured = _measured(planned, charged)
-            facts = _write_public(act.space, measured, "full")
+            facts = _write_public(act.space, measured, "full", planned.data.headers)
             _write_full(act, measured, backend)
         phase, more = "measured", {}
         if act.is_finished:
@@ -234,7 +235,7 @@ def _estimated(space: Workspace, run: Run, options: RunOptions) -> dict[str, Any
         with _backend(act, run) as backend, _engine(act, measured, backend) as (engine, files):
             known = partial(measured.facts, "full")  # what is public stands in `out` already
             if run.companion is not None:  # but for the tie to what was estimated since
-                known = partial(_write_public, act.space, measured, "full")
+                known = partial(_write_public, act.space, measured, "full", [])
             estimation, facts = _estimate(act, measured, engine, files, known)
             return _write(act, measured, estimation, facts, [], engine)
 
@@ -421,13 +422,19 @@ def _write_full(act: Act[RunOptions], measured: MeasuredRun, backend: Backend) -
     act.clock.lap("measurement files")
 
 
-def _write_public(space: Workspace, measured: MeasuredRun, measurements: str) -> RunFacts:
-    """Write what is public of a run, its resolved plan, frame, spine and constraints; and describe it."""
+def _write_public(
+    space: Workspace, measured: MeasuredRun, measurements: str, headers: list[Header]
+) -> RunFacts:
+    """Write what is public of a run, its resolved plan, frame, spine and constraints; and describe it.
+
+    The headers of redistricting files are taken out of their list, so that they do not stay in memory.
+    """
     run, name = measured.run, measured.run.product.name
     folder = space.release / "measurements" / name
     frame = run.frame if run.resolved.recipe.by_governments else replace(run.frame, functional_status={})
     write_frame(space.release / "geography" / f"{name}.parquet", frame, run.product)
-    areas = official_areas(run.resolved.reader, frame) if measured.counts is not None else None
+    areas = official_areas(run.resolved.reader, frame, headers) if measured.counts is not None else None
+    headers.clear()
     if areas is not None:  # without counts they stand there since the measuring
         write_official_areas(official_areas_path(space.release, name), areas)
     write_spine(folder / "spine.parquet", run.spine)

@@ -267,6 +267,14 @@ def test_rhode_island_has_all_its_official_areas(rhode_island, tmp_path):
     assert (tmp_path / "official.parquet").stat().st_size < 1_000_000
 
 
+def test_headers_that_were_read_with_the_counts_are_not_read_again(rhode_island, monkeypatch):
+    frame, areas = rhode_island
+    spec = ReaderSpec("pl94-2010", (shared_data("pl94_2010_ri") / "ri2010.pl.zip",), pl94_persons())
+    data = make_reader(spec).read()
+    monkeypatch.setattr("opendas.readers.frame.official.read_members", None)
+    assert official_areas(spec, data.frame, data.headers).table.equals(areas.table)
+
+
 def test_the_legacy_file_of_the_true_counts_is_the_official_one(rhode_island):
     """All 30,769 records of every summary level, byte for byte: header, tables P1 to P4 and H1."""
     _, areas = rhode_island

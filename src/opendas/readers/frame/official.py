@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from opendas.readers.pl94.segments import read_members
 _BLOCK_WIDTH = 15
 
 
-def official_areas(spec: ReaderSpec, frame: Frame) -> OfficialAreas | None:
+def official_areas(spec: ReaderSpec, frame: Frame, headers: Sequence[Header] = ()) -> OfficialAreas | None:
     """Return the official areas that an input lists.
 
     Of a redistricting file these are all records of its geographic header; of other inputs the blocks that a
@@ -44,6 +44,8 @@ def official_areas(spec: ReaderSpec, frame: Frame) -> OfficialAreas | None:
     frame : Frame
         The leaves. Of a category whose areas come from block assignment files, the header's records are of
         no category: they are other areas.
+    headers : sequence of Header
+        Those of a redistricting file, a state each, if they have been read with all their fields.
 
     Returns
     -------
@@ -58,7 +60,10 @@ def official_areas(spec: ReaderSpec, frame: Frame) -> OfficialAreas | None:
     if frame.leaf != "block" or frame.geocodes.dtype.itemsize != _BLOCK_WIDTH:
         return None
     if spec.reader in VINTAGES:
-        return _of_headers(spec, frame)
+        census = int(spec.reader.removeprefix("pl94-"))
+        read = headers or _headers(spec, census)
+        parts = [_records(each, census, frame, assigned=bool(spec.block_assignment)) for each in read]
+        return OfficialAreas(census, pa.concat_tables(parts))
     blocks = known_blocks(spec)
     if blocks is None or len(blocks) <= len(frame):
         return None
@@ -66,9 +71,7 @@ def official_areas(spec: ReaderSpec, frame: Frame) -> OfficialAreas | None:
     return OfficialAreas(0, table)
 
 
-def _of_headers(spec: ReaderSpec, frame: Frame) -> OfficialAreas:
-    census = int(spec.reader.removeprefix("pl94-"))
-    parts = []
+def _headers(spec: ReaderSpec, census: int) -> Iterator[Header]:
     for path in spec.paths:
         assert isinstance(path, Path)
         log = FindingLog()
@@ -76,8 +79,7 @@ def _of_headers(spec: ReaderSpec, frame: Frame) -> OfficialAreas:
         header = VINTAGES[spec.reader].parse_header(member, log, HEADER_FIELDS[census])
         log.raise_if_any(f"{path.name}: the geography is not usable.")
         assert header is not None
-        parts.append(_records(header, census, frame, assigned=bool(spec.block_assignment)))
-    return OfficialAreas(census, pa.concat_tables(parts))
+        yield header
 
 
 def _records(header: Header, census: int, frame: Frame, *, assigned: bool) -> pa.Table:
@@ -96,7 +98,9 @@ def _records(header: Header, census: int, frame: Frame, *, assigned: bool) -> pa
 
 
 def _texts(field: Codes) -> pa.Array:
-    """Return a field of a header as text: the many in UTF-8 at once."""
+    """Return a field of a header as text: the many in UTF-8 at once, and the many that say one thing."""
+    if len(field) and bool((field == field[0]).all()):
+        return pa.repeat(header_text(field[0]), len(field))
     try:
         return pa.array(field, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:

@@ -7,7 +7,7 @@ FRAME. Axes: ``b`` blocks of a state in the header's order, ``l`` leaves of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -17,6 +17,7 @@ from scipy import sparse
 from opendas.arrays import Bools, Codes, Ints
 from opendas.custody.stamps import DEMONSTRATION_FRAME
 from opendas.errors import ConfigError, DataError, Finding, FormatError, GeographyError
+from opendas.files.official_areas import HEADER_FIELDS
 from opendas.files.pl94_layout import KEY_FIELDS, cell_names
 from opendas.geography.frame import GQ_COLUMNS, Frame, official_codes
 from opendas.readers.base import CensusKind, InputData, MemoryTable, Reader, ReaderSpec, census_kind
@@ -185,10 +186,12 @@ class Vintage:
     facilities: Callable[[Blocks], Ints]
     entries: Callable[[Blocks, slice, Ints, FindingLog], Entries]
 
-    def parse(self, path: Path, log: FindingLog) -> tuple[Header, dict[str, Cells]] | None:
+    def parse(
+        self, path: Path, log: FindingLog, more: Collection[str] = ()
+    ) -> tuple[Header, dict[str, Cells]] | None:
         """Read one state's file: header and tables, aligned record by record. Confidential."""
         members = read_members(path, ("geo", *map(str, self.segments)))
-        header = self.parse_header(members.pop("geo"), log, ())
+        header = self.parse_header(members.pop("geo"), log, more)
         tables: dict[str, Cells] = {}
         for number, names in self.segments.items():
             segment = parse_segment(members.pop(str(number)), number, names, self.delimiter, log)
@@ -245,18 +248,21 @@ def _read_states(spec: ReaderSpec, *, with_counts: bool) -> InputData:
     wanted = kind if with_counts else None
     vintage = VINTAGES[spec.reader]
     states: list[_State] = []
+    headers: list[Header] = []
+    fields = HEADER_FIELDS[int(spec.reader.removeprefix("pl94-"))] if with_counts else ()
     warnings: list[Finding] = []
     seen: dict[bytes, str] = {}
     for path in spec.paths:
         if isinstance(path, MemoryTable):
             raise ConfigError(f"reader {spec.reader!r} reads official zips, not tables in memory.")
         log = FindingLog()
-        parsed = vintage.parse(path, log)
+        parsed = vintage.parse(path, log, fields)
         if parsed is None:
             log.raise_if_any(f"{path.name} cannot be read as redistricting data.")
             raise FormatError(f"{path.name} cannot be read as redistricting data.")
         if with_counts:
             warnings += compare_summaries(*parsed)
+            headers.append(parsed[0])
         state = _read_state(*parsed, vintage, wanted, log)
         log.raise_if_any(f"{path.name}: the redistricting data are not consistent.")
         code = state.geocodes[0][:2]
@@ -267,7 +273,7 @@ def _read_states(spec: ReaderSpec, *, with_counts: bool) -> InputData:
         states.append(state)
     if spec.strict and warnings:
         raise DataError("Blocks do not add up to the published summary records.", warnings)
-    return _join(states, spec, wanted, tuple(warnings))
+    return replace(_join(states, spec, wanted), findings=tuple(warnings), headers=headers)
 
 
 def _read_state(
@@ -325,9 +331,7 @@ def _person_entries(blocks: Blocks, vintage: Vintage, log: FindingLog) -> Entrie
     return rows, cells, counts
 
 
-def _join(
-    states: list[_State], spec: ReaderSpec, kind: CensusKind | None, warnings: tuple[Finding, ...]
-) -> InputData:
+def _join(states: list[_State], spec: ReaderSpec, kind: CensusKind | None) -> InputData:
     geocodes = np.concatenate([state.geocodes for state in states])
     order = np.argsort(geocodes, kind="stable")
     geocodes = geocodes[order]
@@ -351,4 +355,4 @@ def _join(
     counts = np.concatenate([state.entries[2] for state in states])
     size = spec.product.schema.size if kind else 1
     histogram = Histogram.from_entries(np.concatenate(rows), cells, counts, shape=(len(frame), size))
-    return InputData(frame, histogram, (DEMONSTRATION_FRAME,), (), warnings)
+    return InputData(frame, histogram, (DEMONSTRATION_FRAME,))
