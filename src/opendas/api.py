@@ -858,7 +858,7 @@ def evaluate(
     if blocks is not None:  # refused before the truth is read, and noted
         released = ReleaseFolder(release.path)[name]
         areas = areas_of(blocks, released.frame, False, released.official)
-        districts = areas.districts(len(released.frame))
+        districts = areas.districts(released.frame)
     data = read_truth([release], truth, _path(ledger))
     estimate = release.estimate(name)
     result = measure_errors(

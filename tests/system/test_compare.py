@@ -274,6 +274,37 @@ def test_districts_of_a_plan_are_areas_as_others(made: Path, tmp_path: Path) -> 
     assert found["range_percent"] == pytest.approx(100 * (max(sizes) - min(sizes)) / (sum(sizes) / 2))
 
 
+def test_a_hierarchy_of_ones_own_may_have_a_geolevel_called_district(tmp_path: Path) -> None:
+    wards = {"w1": "north", "w2": "north", "w3": "south"}
+    records = [(ward, age) for ward in wards for age in ("young", "old", "old")]
+    (tmp_path / "d.csv").write_text(
+        "ward,district,age\n" + "".join(f"{w},{wards[w]},{a}\n" for w, a in records)
+    )
+    (tmp_path / "p.toml").write_text(
+        '[product]\nname = "wards"\nprotected_unit = "person"\nprovenance = "public"\n'
+        '[attributes]\nage = ["young", "old"]\n[queries]\ngroups = ["age"]\n'
+    )
+    (tmp_path / "run.toml").write_text(
+        '[run]\nproduct = "p.toml"\n[input]\nreader = "records"\npath = "d.csv"\ngeocode = "ward"\n'
+        '[geography]\nframe = "from-records"\nlevels = [{ name = "all", prefix = 0 }, '
+        '{ name = "district", column = "district" }, { name = "ward" }]\n'
+        '[budget]\nrho = "8"\ngeolevels = { all = "1/4", district = "1/4", ward = "1/2" }\n'
+        '[budget.queries]\n"*" = { total = "1/2", age = "1/2" }\n'
+    )
+    run = od.load(tmp_path / "run.toml")
+    od.release(run, tmp_path / "out", seed=1)
+    (tmp_path / "plan.csv").write_text("ward,plan\nw1,a\nw2,b\nw3,b\n")
+    alone = od.compare(tmp_path / "out", truth=run)
+    beside = od.compare(tmp_path / "out", truth=run, blocks=tmp_path / "plan.csv")
+    for comparison, plan in ((alone, set()), (beside, {"a", "b"})):
+        found: dict[str, set[str]] = {}
+        for row in rows_of(comparison):
+            found.setdefault(row["geolevel"], set()).add(row["geocode"])
+        assert found.get("district_of_plan", set()) == plan
+        assert found["district"] == {"north", "south"}
+    assert alone.summary["products"][0].get("districts", []) == []  # nobody drew them
+
+
 def test_only_areas_that_all_cover_are_compared(made: Path, tmp_path: Path) -> None:
     part = write_zip(tmp_path / "part2020.pl.zip", [b for b in people() if b.code[:5] == "44003"], 2020)
     rows = rows_of(od.compare(made / "out", part))

@@ -19,7 +19,7 @@ from opendas.arrays import Bools, Ints
 from opendas.comparison.sources import TRUTH, Common, Counts, Source, common_counts
 from opendas.comparison.summaries import summaries
 from opendas.errors import ConfigError
-from opendas.files.area_files import DISTRICT, AreaWeights
+from opendas.files.area_files import AreaWeights, plan_level
 from opendas.files.official_areas import OfficialAreas
 from opendas.files.parquet import text_column
 from opendas.files.release_folder import ReleasedProduct
@@ -145,16 +145,16 @@ class Comparison:
             check_geolevel(frame, name)
         wanted = self.geolevels or (*frame.geolevels, *frame.categories)
         found = [name for name in wanted if name not in self.left_out and len(common.grouping(name))]
-        return (*found, *((DISTRICT,) if self.plan is not None else ()))
+        return (*found, *((plan_level(common.frame),) if self.plan is not None else ()))
 
     def units(self, common: Common, geolevel: str) -> Grouping:
         """Return the geounits of a geolevel, or the districts of the plan."""
-        return self._districts(common)[0] if geolevel == DISTRICT else common.grouping(geolevel)
+        return common.grouping(geolevel) if common.frame.has(geolevel) else self._districts(common)[0]
 
     def _districts(self, common: Common) -> tuple[Grouping, int]:
         assert self.plan is not None
         areas = self.plan(common.frame)
-        return areas.districts(len(common.frame)), areas.skipped
+        return areas.districts(common.frame), areas.skipped
 
     def tables_of(self, common: Common) -> tuple[Table, ...]:
         """Return the tables of a product that are compared."""
@@ -191,7 +191,7 @@ class Comparison:
         """Return how the geounits of a geolevel are found in the frame of one source."""
 
         def grouping(geolevel: str) -> Grouping:
-            if geolevel != DISTRICT:
+            if self.plan is None or counts.frame.has(geolevel):
                 return counts.frame.grouping(geolevel)
             common = Common(
                 counts.product,
@@ -354,7 +354,7 @@ def _labels(table: Table) -> tuple[str, ...]:
 def place_names(common: Common, official: OfficialAreas | None, units: Grouping) -> tuple[str, ...]:
     """Return readable names of geounits, the code where there is none."""
     codes = [bytes(code).decode() for code in units.geocodes]
-    names = codes if units.geolevel == DISTRICT else area_names(common.frame, official, units)
+    names = area_names(common.frame, official, units) if common.frame.has(units.geolevel) else codes
     return tuple(name or code for name, code in zip(names, codes, strict=True))
 
 
@@ -372,7 +372,7 @@ def _margins(
     if number_of_replicates(released):
         margin = table_margins(Replicated.of(released), table, mine, level).margin.astype(np.int64)
         kind = np.full(margin.shape, Figures.KINDS.index(REPLICATES), dtype=np.int64)
-    elif released.measurements.is_dir() and units.geolevel != DISTRICT:
+    elif released.measurements.is_dir() and counts.frame.has(units.geolevel):
         margin = margins(released, table, mine, level)
         kind = np.where(margin == NO_MARGIN, 0, Figures.KINDS.index(MEASUREMENT))
     else:

@@ -28,7 +28,7 @@ from opendas.metrics.race_groups import (
 LARGEST = 10
 """Geounits that a list names."""
 
-_DISTRICTS = ("cd", "sldu", "sldl", "district")
+_DISTRICTS = ("cd", "sldu", "sldl")
 _WHITE = GROUPS.index("not_hispanic * white")
 
 Rows = list[dict[str, Any]]
@@ -77,7 +77,8 @@ def summaries(
             ]
             found["empty"].append(head | _emptied(before, after))
             found["ranks"].append(head | _ranks(before, after))
-            if geolevel in _DISTRICTS and len(places) > 1 and common.product.layout != "units":
+            drawn = geolevel in _DISTRICTS or not common.frame.has(geolevel)
+            if drawn and len(places) > 1 and common.product.layout != "units":
                 found["districts"].append(head | _deviations(places, names[geolevel], before, after))
             if urban is not None:
                 found["urban_rural"].append(head | _urban(level, urban))

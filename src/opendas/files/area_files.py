@@ -55,8 +55,10 @@ LONGEST_AREA = 200
 
 _SHOWN = 20
 
-DISTRICT = "district"
-"""Geolevel of the districts of a plan."""
+
+def plan_level(frame: Frame) -> str:
+    """Return the geolevel that the districts of a plan are written as: one that the frame does not have."""
+    return "district_of_plan" if frame.has("district") else "district"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,8 +84,8 @@ class AreaWeights:
     weight: Floats
     skipped: int = 0
 
-    def districts(self, leaves: int) -> Grouping:
-        """Return the areas as geounits of a frame with so many leaves, in order of name.
+    def districts(self, frame: Frame) -> Grouping:
+        """Return the areas as geounits of the frame, in order of name.
 
         Raises
         ------
@@ -96,9 +98,9 @@ class AreaWeights:
         order = np.argsort(names)
         number = np.empty(len(order), dtype=np.int64)
         number[order] = np.arange(len(order))
-        of_leaf = np.full(leaves, -1, dtype=np.int64)
+        of_leaf = np.full(len(frame), -1, dtype=np.int64)
         of_leaf[self.leaf] = number[self.which]
-        return Grouping(DISTRICT, names[order], of_leaf)
+        return Grouping(plan_level(frame), names[order], of_leaf)
 
 
 @dataclass(frozen=True)
@@ -292,7 +294,8 @@ def _code_column(rows: _Rows, blocks: Blocks) -> str:
     names = {column.strip().lower(): column for column in rows.columns}
     if not names:
         raise FormatError(f"{rows.name}: it has no column.")
-    code = next((names[column] for column in GEOCODE_COLUMNS if column in names), None)
+    leaf = blocks.frame.leaf
+    code = next((names[column] for column in (*GEOCODE_COLUMNS, leaf.lower()) if column in names), None)
     if code is not None:
         return code
     first = next(iter(rows.columns))
@@ -304,7 +307,7 @@ def _code_column(rows: _Rows, blocks: Blocks) -> str:
     if len(names) > 1:
         raise FormatError(
             f"{rows.name}: no column with geocodes among {', '.join(rows.columns)}; expected one called "
-            f"{', '.join(GEOCODE_COLUMNS[:4])} or BLOCKID."
+            f"{leaf}, {', '.join(GEOCODE_COLUMNS[:4])} or BLOCKID."
         )
     return first
 

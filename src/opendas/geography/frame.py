@@ -186,6 +186,10 @@ class Frame:
         known = ", ".join((*self.geolevels, *self.entities))
         raise GeographyError(f"no geolevel or entity category {geolevel!r}; this frame has {known}.")
 
+    def has(self, geolevel: str) -> bool:
+        """Whether it is a geolevel or an entity category of this frame."""
+        return geolevel in self.geolevels or geolevel in self.entities
+
     def grouping(self, geolevel: str) -> Grouping:
         """Return the leaves by geounit of a geolevel or area of an entity category.
 

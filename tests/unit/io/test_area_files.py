@@ -60,6 +60,14 @@ def test_areas_and_weights(tmp_path: Path) -> None:
     assert found.leaf.tolist() == [0, 1]
 
 
+def test_places_of_a_table_of_ones_own_stand_in_a_column_of_their_name(tmp_path: Path) -> None:
+    wards = Blocks(Frame(np.array([b"w1", b"w2"]), {"district": np.array([b"n", b"s"])}, "Ward"))
+    found = read_area_file(write(tmp_path, "WARD,plan\nw2,east\n"), wards)
+    assert (found.leaf.tolist(), found.names) == ([1], ("east",))
+    # Its district is another than those of the plan.
+    assert found.districts(wards.frame).geolevel == "district_of_plan"
+
+
 def test_rows_without_an_area_are_in_none(tmp_path: Path) -> None:
     found = read_area_file(write(tmp_path, f"geocode,area\n{CODES[0]},\n{CODES[1]},x\n"), FRAME)
     assert found.names == ("x",)
