@@ -1,4 +1,4 @@
-"""Write the figures of docs/what-rho-means.md and docs/proofs/exact-accounting.md, or check with --check.
+"""Write the figures of docs/what-rho-means.md, or check with --check.
 
 They are computed from two runs of the production plan for persons of the United States on a synthetic nation:
 on the AIAN spine with optimised block groups, as in production, and on the spine of the official geolevels. A
@@ -36,7 +36,7 @@ from opendas.privacy.attacker import Attacker
 from opendas.privacy.composition import WorstLoss
 
 DOCS = Path(__file__).parent
-PAGES = (DOCS / "what-rho-means.md", DOCS / "proofs" / "exact-accounting.md")
+PAGES = (DOCS / "what-rho-means.md",)
 TABLE = re.compile(r"(<!-- table (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 FIGURE = re.compile(r"(<!-- figure (\S+) -->)(.*?)(<!-- end -->)")
 

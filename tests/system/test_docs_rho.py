@@ -1,4 +1,4 @@
-"""The figures on the pages about rho and about the exact account are those that the runs give."""
+"""The figures on the page about rho are those that the runs give."""
 
 from __future__ import annotations
 
