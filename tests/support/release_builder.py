@@ -97,7 +97,9 @@ def add_product(release, example, *, stamps=(), estimated=True, fmt="parquet", s
         measuring_parts=(),
     )
     facts = measured_facts(run, ProtectionMap.of(plan, frame, table), stamps, (), domain_of(product), "full")
-    return estimated_facts(facts, run, Solved(0, 0, ()), records) if estimated else facts
+    return (
+        estimated_facts(facts, run, Solved(0, 0, ()), records, example.estimate.take) if estimated else facts
+    )
 
 
 def write_measurements(folder, plan, counts):

@@ -11,10 +11,9 @@ from scipy.sparse import csr_array
 from opendas.arrays import Bools, Floats, Ints
 from opendas.metrics.aggregate import project
 from opendas.metrics.errors import LevelErrors
+from opendas.schema.ages import GROUP_NAMES, GROUP_STARTS
 from opendas.schema.product import Product
 
-OLDEST_GROUP = 85
-"""Age from which five-year groups are one, open group."""
 _AT_ONCE = 20_000
 """Geounits whose ages are dense at a time."""
 _GROUPS = (
@@ -116,17 +115,6 @@ class _Tally:
         self.sums.setdefault(measure, _Sums()).add(truth, estimate, percent=percent)
 
 
-def has_ages(product: Product) -> bool:
-    """Whether the product has two sexes, and single years of age from 0."""
-    levels = {attribute.name: attribute.levels for attribute in product.schema.attributes}
-    ages = levels.get("age", ())
-    return (
-        len(levels.get("sex", ())) == 2
-        and len(ages) > OLDEST_GROUP
-        and ages == tuple(str(age) for age in range(len(ages)))
-    )
-
-
 def _by_age(table: csr_array, product: Product) -> Floats:
     """Sum a (g, n) table to float64 (g, 2, ages)."""
     names = product.schema.names
@@ -138,8 +126,7 @@ def _by_age(table: csr_array, product: Product) -> Floats:
 
 def _five_years(counts: Floats) -> Floats:
     """Sum float64 (g, 2, ages) to five-year groups, (g, 2, groups), the last of them open."""
-    starts = np.arange(0, OLDEST_GROUP + 1, 5)
-    return np.add.reduceat(counts, starts, axis=2)
+    return np.add.reduceat(counts, GROUP_STARTS, axis=2)
 
 
 def median_age(counts: Floats) -> Floats:
@@ -206,8 +193,6 @@ def _level_rows(level: LevelErrors, product: Product) -> Iterator[AgeSexRow]:
 
 def pyramids(levels: Sequence[LevelErrors], product: Product) -> tuple[Pyramid, ...]:
     """Return the population by sex and five-year group of one typical geounit of each level."""
-    starts = range(0, OLDEST_GROUP + 1, 5)
-    names = tuple(f"{age}+" if age == OLDEST_GROUP else f"{age}-{age + 4}" for age in starts)
     found = []
     for level in levels:
         order = np.argsort(level.population, kind="stable")
@@ -218,5 +203,5 @@ def pyramids(levels: Sequence[LevelErrors], product: Product) -> tuple[Pyramid, 
         error = _five_years(_by_age(level.error[chosen], product))[0].astype(np.int64)
         geocode = level.units.geocodes[chosen][0].decode()
         sexes = product.schema.attribute("sex").levels
-        found.append(Pyramid(level.units.geolevel, geocode, sexes, names, truth, truth + error))
+        found.append(Pyramid(level.units.geolevel, geocode, sexes, GROUP_NAMES, truth, truth + error))
     return tuple(found)

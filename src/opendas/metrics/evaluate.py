@@ -9,7 +9,7 @@ import numpy as np
 
 from opendas.arrays import Bools, Codes, Ints
 from opendas.geography.frame import Frame, Grouping
-from opendas.metrics.age_sex import AgeSexRow, Pyramid, age_sex_rows, has_ages, pyramids
+from opendas.metrics.age_sex import AgeSexRow, Pyramid, age_sex_rows, pyramids
 from opendas.metrics.errors import (
     ErrorRow,
     LevelErrors,
@@ -19,6 +19,7 @@ from opendas.metrics.errors import (
     query_rows,
 )
 from opendas.metrics.race_groups import BlauRow, Criterion, blau_rows, criterion, has_groups
+from opendas.schema.ages import has_ages
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
@@ -202,7 +203,7 @@ def evaluate(
     official = every[: len(frame.geolevels)]
     drawn = () if districts is None else level_errors(truth, estimate, frame, [districts])
     reported = (*(every if entities else official), *drawn)
-    groups, ages = has_groups(product), has_ages(product)
+    groups, ages = has_groups(product), has_ages(product.schema)
     return Evaluation(
         product=product.name,
         errors=query_rows(reported, product),

@@ -22,6 +22,7 @@ from opendas.parts import ESTIMATORS, MECHANISMS, Origin
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import SEVERAL, Account, PureAccount, group_loss
+from opendas.report.pyramids import Pyramid
 from opendas.schema.declarations import ContributionBound, EarlierAct, PublishedFile
 from opendas.schema.provenance import Domain
 
@@ -179,6 +180,8 @@ class RunFacts:
         Parts of other packages.
     published : PublishedFile or None
         Whose measurements these are, where others took them; the loss is then theirs.
+    pyramids : tuple of Pyramid
+        Released people by sex and age; empty where the product has no single years of age.
 
     Raises
     ------
@@ -222,6 +225,7 @@ class RunFacts:
     companion: str | None = None
     parts: tuple[Origin, ...] = ()
     published: PublishedFile | None = None
+    pyramids: tuple[Pyramid, ...] = ()
 
     def __post_init__(self) -> None:
         try:
@@ -319,6 +323,7 @@ class RunFacts:
             **({} if self.companion is None else {"companion": self.companion}),
             **({"parts": [part.to_dict() for part in self.parts]} if self.parts else {}),
             **({} if self.published is None else {"published": self.published.to_dict()}),
+            **({"pyramids": [one.to_dict() for one in self.pyramids]} if self.pyramids else {}),
         }
 
     def _official(self) -> dict[str, dict[str, object]]:
@@ -412,6 +417,7 @@ class RunFacts:
             published=None
             if record.get("published") is None
             else PublishedFile.from_dict(record["published"]),
+            pyramids=tuple(Pyramid.from_dict(one) for one in record.get("pyramids", ())),
         )
 
 

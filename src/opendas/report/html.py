@@ -26,6 +26,7 @@ from opendas.report.pictures import (
     levels_svg,
     margin_bars,
     power_svg,
+    pyramid_svg,
     share_bar,
 )
 
@@ -136,6 +137,7 @@ def _run_view(run: RunFacts, guarantee: Sequence[str]) -> dict[str, Any]:
         "power_picture": _power_picture(run),
         "guarantee": guarantee,
         "spine": _spine_view(run),
+        "pyramids": [(one, pyramid_svg(one)) for one in run.pyramids],
     }
 
 

@@ -10,6 +10,7 @@ from fractions import Fraction
 from markupsafe import Markup
 
 from opendas.geography.summary import PERCENTS, EntitySummary, LevelSummary
+from opendas.report.pyramids import Pyramid
 from opendas.report.views import TotalMargin, entity_words, percent, ticks, words
 
 POWER_LEVELS = (
@@ -75,6 +76,31 @@ def share_bar(shares: Mapping[str, Fraction]) -> Markup:
             parts.append(text(at + 7, 24, percent(share), style="on-tint"))
             parts.append(text(at, 54, words(level)))
         at += width
+    return closed(parts)
+
+
+def pyramid_svg(pyramid: Pyramid) -> Markup:
+    """Draw people by sex and five-year group, the youngest at the bottom."""
+    step, top = 17, 26
+    bottom = top + step * len(pyramid.groups)
+    where = f"{words(pyramid.geolevel)} {pyramid.name or pyramid.geocode}"
+    parts = [opened(bottom + 26, f"Released people by sex and age, {where}")]
+    most = max(max(side) for side in pyramid.counts) or 1
+    half, gap = WIDTH / 2 - 96.0, 26.0
+    for sex, side, style, sign in zip(
+        pyramid.sexes, pyramid.counts, ("tint0", "tint2"), (-1, 1), strict=True
+    ):
+        start = WIDTH / 2 + sign * gap
+        anchor = "end" if sign < 0 else "start"
+        parts.append(text(start, 14, f"{sex}: {sum(side):,}", anchor))
+        for number, count in enumerate(side):
+            y = bottom - step * (number + 1)
+            width = half * count / most
+            parts.append(rect(start - width if sign < 0 else start, y, width, step - 2, f"tint {style}"))
+            parts.append(text(start + sign * (width + 6), y + 12, f"{count:,}", anchor, "muted"))
+    for number, group in enumerate(pyramid.groups):
+        parts.append(text(WIDTH / 2, bottom - step * (number + 1) + 12, group, "middle"))
+    parts.append(text(WIDTH / 2, bottom + 18, "age in years", "middle", "muted"))
     return closed(parts)
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from opendas.arrays import Ints
 from opendas.budget.plan import plan_rows
 from opendas.custody.account import EVALUATE
 from opendas.custody.stamps import UNPROVEN_PART
 from opendas.engines.truth import input_tag
 from opendas.errors import ConfigError
+from opendas.files.mdf.layout import mdf_parts
 from opendas.geography.summary import summarise
 from opendas.measurement.loss import attribute_losses, record_loss, within_losses
 from opendas.measurement.official import official_losses
@@ -24,9 +26,11 @@ from opendas.parts import Origin
 from opendas.readers.base import InputData
 from opendas.report.certificate import issue, read_account, read_runs
 from opendas.report.facts import NoiseRow, RunFacts
+from opendas.report.pyramids import pyramids
 from opendas.runs.account import account_facts, note_reading, tagger_of
 from opendas.runs.run import Run
 from opendas.schema.attributes import label_runs
+from opendas.schema.histogram import Histogram
 from opendas.schema.provenance import Domain
 from opendas.version import __version__, commit
 
@@ -149,7 +153,9 @@ def _stamped(stamps: Sequence[str], parts: Sequence[Origin]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*stamps, *unproven)))
 
 
-def estimated_facts(facts: RunFacts, run: Run, solved: Solved, released: int) -> RunFacts:
+def estimated_facts(
+    facts: RunFacts, run: Run, solved: Solved, released: int, leaves: Callable[[Ints], Histogram]
+) -> RunFacts:
     """Add to what is said of a run that it has estimated.
 
     Parameters
@@ -159,7 +165,10 @@ def estimated_facts(facts: RunFacts, run: Run, solved: Solved, released: int) ->
     solved : Solved
     released : int
         Records in the microdata.
+    leaves : callable
+        Returns the released counts of leaves at some positions of the frame.
     """
+    parts = ((part.leaves, leaves(part.leaves)) for part in mdf_parts(run.product, run.frame))
     return replace(
         facts,
         estimator=run.resolved.estimator,
@@ -169,6 +178,7 @@ def estimated_facts(facts: RunFacts, run: Run, solved: Solved, released: int) ->
         families=solved.families,
         fallbacks=solved.fallbacks,
         failsafe=solved.failsafe,
+        pyramids=pyramids(run.product, run.frame, parts),
     )
 
 

@@ -472,7 +472,7 @@ def _write(
     remove_partials(space.release)  # of executors that were given up
     records = microdata.records
     act.clock.lap("write")
-    facts = estimated_facts(facts, run, solved, records)
+    facts = estimated_facts(facts, run, solved, records, leaves)
     more = {
         "records": records,
         "families": solved.families,

@@ -18,6 +18,7 @@ from opendas.files.mdf.reading import MdfRecords, mdf_files, read_mdf_records
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder, tied_counts
 from opendas.geography.frame import GQ_COLUMNS, official_codes, official_geolevels
 from opendas.geography.spine import SpineLevel
+from opendas.report.pyramids import pyramids
 from opendas.report.views import plural
 from opendas.schema.declarations import Tie
 from opendas.schema.histogram import Histogram
@@ -95,7 +96,7 @@ def _check_official(released: ReleasedProduct, number: int) -> None:
 
 
 def check_records(run: Mapping[str, Any], data: Microdata) -> str:
-    """Columns and codes are legal, records are sorted and numbered, and as many as certified."""
+    """Columns and codes are legal, records are sorted, numbered and, by sex and age too, as certified."""
     released = data.released
     files = [path.stem for path in mdf_files(released.mdf)]
     parts = [part.name for part in mdf_parts(released.product, released.frame)]
@@ -107,6 +108,11 @@ def check_records(run: Mapping[str, Any], data: Microdata) -> str:
         records.records == run["records"],
         f"{records.records} records, but the certificate says {run['records']}.",
     )
+    if "pyramids" in run:
+        leaves = np.arange(len(released.frame), dtype=np.int64)
+        found = pyramids(released.product, released.frame, [(leaves, data.estimate)])
+        same = [one.to_dict() for one in found] == run["pyramids"]
+        require(same, "people by sex and age are not as many as the certificate says.")
     impossible = ~released.product.possible[data.estimate.cells]
     require(not bool(impossible.any()), "a record with a combination of levels that is declared impossible.")
     return f"{plural('record', records.records)} in {plural('part file', len(files))}"

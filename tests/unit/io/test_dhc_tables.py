@@ -17,6 +17,7 @@ from support.release_builder import add_product, issue_release
 
 from opendas.errors import ConfigError
 from opendas.files.release_folder import ReleaseFolder
+from opendas.report.pyramids import MOST_AREAS, Pyramid, pyramids
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons
 from opendas.schema.product import Product
@@ -208,6 +209,36 @@ def test_races_tallied_equal_direct_counts_and_have_no_intervals(people, records
     ]  # fmt: skip
     with pytest.raises(ConfigError, match="counts a record once for each of its races"):
         _ = dhc_table(people.product, "P6").members
+
+
+def test_pyramids_count_the_released_people_and_are_verified(people, records, tmp_path):
+    frame, where = people.frame, np.arange(len(people.frame))
+    halves = [(part, people.estimate.take(part)) for part in (where[::2], where[1::2])]
+    found = pyramids(people.product, frame, halves)
+    assert found == pyramids(people.product, frame, [(where, people.estimate)])
+    counties = sorted(records["county"].unique())
+    assert [one.geocode for one in found] == ["44", *counties]
+    for one in found:
+        here = records[records["county"].str.startswith(one.geocode)]
+        for sex, side in zip("12", one.counts, strict=True):
+            ages = here.loc[here["QSEX"] == sex, "QAGE"]
+            assert list(side) == np.histogram(ages, bins=FIVE_YEARS)[0].tolist()
+    assert [Pyramid.from_dict(one.to_dict()) for one in found] == list(found)
+    out = tmp_path / "out" / "release"
+    facts = dataclasses.replace(add_product(out, people), pyramids=found)
+    issue_release(out, [facts])
+
+    def microdata() -> list[str]:
+        return [c.detail for c in verify_release(out.parent) if "microdata" in c.name and not c.ok]
+
+    assert microdata() == []
+    counts = tuple(tuple(reversed(side)) for side in found[0].counts)
+    issue_release(out, [dataclasses.replace(facts, pyramids=(dataclasses.replace(found[0], counts=counts),))])
+    assert any("by sex and age" in detail for detail in microdata())
+    few = dataclasses.replace(frame, levels={**frame.levels, "county": frame.geocodes})
+    if len(frame) > MOST_AREAS:
+        assert [one.geolevel for one in pyramids(people.product, few, halves)] == ["state"]
+    assert pyramids(pl94_persons(), frame, halves) == ()
 
 
 def test_every_table_is_answered_or_said_not_to_be(people, persons, tmp_path):

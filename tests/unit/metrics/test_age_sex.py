@@ -11,10 +11,11 @@ import pytest
 from support.seeds import seeds
 
 from opendas.geography.frame import Frame, official_codes
-from opendas.metrics.age_sex import has_ages, median_age
+from opendas.metrics.age_sex import median_age
 from opendas.metrics.evaluate import Evaluation, evaluate
 from opendas.metrics.output import evaluation_files
 from opendas.metrics.plots import evaluation_plots
+from opendas.schema.ages import has_ages
 from opendas.schema.attributes import Attribute, Schema
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons
@@ -153,7 +154,7 @@ def test_files_and_pyramids_hold_the_counts() -> None:
 
 
 def test_products_without_single_years_or_two_sexes_have_none() -> None:
-    assert has_ages(product())
-    assert not has_ages(product(ages=80))
-    assert not has_ages(product(sexes=("male", "female", "unknown")))
-    assert not has_ages(pl94_persons())
+    assert has_ages(product().schema)
+    assert not has_ages(product(ages=80).schema)
+    assert not has_ages(product(sexes=("male", "female", "unknown")).schema)
+    assert not has_ages(pl94_persons().schema)

@@ -1,0 +1,92 @@
+"""Released people by sex and age, for the certificate and the report: a function of the microdata alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from opendas.arrays import Ints
+from opendas.geography.frame import Frame
+from opendas.schema.ages import GROUP_NAMES, five_year_groups, has_ages
+from opendas.schema.histogram import Histogram
+from opendas.schema.product import Product
+
+MOST_AREAS = 12
+"""Geounits of one geolevel that have a pyramid each; of more, none has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pyramid:
+    """Released people of a geounit by sex and five-year group.
+
+    Parameters
+    ----------
+    geolevel, geocode, name : str
+    sexes, groups : tuple of str
+    counts : tuple of two tuples of int
+        Of each sex, by group.
+    """
+
+    geolevel: str
+    geocode: str
+    name: str
+    sexes: tuple[str, ...]
+    groups: tuple[str, ...]
+    counts: tuple[tuple[int, ...], ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        lists = {"sexes": list(self.sexes), "groups": list(self.groups)}
+        return {**asdict(self), **lists, "counts": [list(side) for side in self.counts]}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_dict` wrote."""
+        named = {key: str(record[key]) for key in ("geolevel", "geocode", "name")}
+        sexes, groups = tuple(map(str, record["sexes"])), tuple(map(str, record["groups"]))
+        counts = tuple(tuple(map(int, side)) for side in record["counts"])
+        if len(counts) != len(sexes) or any(len(side) != len(groups) for side in counts):
+            raise ValueError("a population pyramid is incomplete")
+        return cls(**named, sexes=sexes, groups=groups, counts=counts)
+
+
+def pyramids(product: Product, frame: Frame, parts: Iterable[tuple[Ints, Histogram]]) -> tuple[Pyramid, ...]:
+    """Return the pyramids of the two topmost official geolevels, of each as far as its geounits are few.
+
+    Parameters
+    ----------
+    parts : iterable of (int64 (k,), Histogram)
+        Positions of leaves in the frame, each once, and the released counts of these leaves.
+
+    Returns
+    -------
+    tuple of Pyramid
+        Empty for a product without two sexes and single years of age.
+    """
+    if not has_ages(product.schema):
+        return ()
+    both = [frame.grouping(geolevel) for geolevel in frame.geolevels[:2]]
+    groupings = [grouping for grouping in both if len(grouping) <= MOST_AREAS]
+    counts = [np.zeros((len(grouping), 2, len(GROUP_NAMES)), dtype=np.int64) for grouping in groupings]
+    for leaves, table in parts:
+        for grouping, found in zip(groupings, counts, strict=True):
+            unit = grouping.of_leaf[leaves]
+            for number in np.unique(unit[unit >= 0]).tolist():
+                here = table.take(np.flatnonzero(unit == number))
+                found[number] += five_year_groups(product.schema, here)
+    sexes = product.schema.attribute("sex").levels
+    return tuple(
+        Pyramid(
+            grouping.geolevel,
+            geocode.decode(),
+            frame.names.get(grouping.geolevel, {}).get(geocode.decode(), ""),
+            sexes,
+            GROUP_NAMES,
+            tuple(tuple(side) for side in table.tolist()),
+        )
+        for grouping, found in zip(groupings, counts, strict=True)
+        for geocode, table in zip(grouping.geocodes, found, strict=True)
+    )
