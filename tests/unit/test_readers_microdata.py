@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import zipfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.data import shared_data
+from support.dhc import beside
 from support.mdf import write_mdf
 from support.pl94_zip import write_csv
 
+from opendas.comparison.sources import open_source
 from opendas.errors import ConfigError, DataError, GeographyError, SchemaError
+from opendas.files.mdf.writing import MdfFiles
 from opendas.geography.frame import GQ_COLUMNS, Frame, official_codes
 from opendas.readers import ReaderSpec, UnitsSpec, make_reader
+from opendas.readers.microdata import public_microdata
+from opendas.schema.dhc_persons import PL94_CELL, dhc_persons
+from opendas.schema.dhc_units import dhc_units, dhc_units_tenvacgq
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons, pl94_units
+from opendas.schema.product import Product
 
 PLACE = ["TABBLKST", "TABBLKCOU", "TABTRACTCE", "TABBLKGRPCE", "TABBLK"]
 HEAD = [*PLACE, "RTYPE", "GQTYPE_PL", "VOTING_AGE", "CENHISP", "CENRACE"]
@@ -135,3 +144,107 @@ def test_other_products_need_another_reader(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError):
         make_reader(ReaderSpec("ppmf", (persons_file(tmp_path, ROW),), wrong)).read()
+
+
+def dhc_file(folder: Path, kind: str, form: str) -> tuple[Path, dict[str, Histogram], Frame]:
+    """Random records of the DHC in a published form, and what each product counts of them."""
+    frame, rng = made_frame(), np.random.default_rng(5)
+    if kind == "persons":
+        product, companion = dhc_persons(), None
+        cells = rng.choice(np.flatnonzero(product.possible), 400)
+        counts = rng.integers(1, 4, 400)
+        leaf = rng.integers(0, 3, 400)
+        whole = Histogram.from_entries(leaf, cells, counts, shape=(3, product.schema.size))
+        less = Histogram.from_entries(
+            leaf, product.workload.group(PL94_CELL).row_of_cell[cells], counts, shape=(3, 2016)
+        )
+        known = {"dhc-persons": whole, "pl94-persons": less}
+    else:
+        product, size = dhc_units(), dhc_units().schema.size
+        whole = Histogram.from_entries(
+            rng.integers(0, 3, 400),
+            rng.choice(np.flatnonzero(product.possible), 400),
+            np.ones(400, dtype=np.int64),
+            shape=(3, size),
+        )
+        companion = beside(rng, whole)
+        leaf = np.repeat(np.arange(3), np.diff(companion.indptr))
+        housing = companion.cells < 11
+        less = Histogram.from_entries(
+            leaf[housing],
+            (companion.cells[housing] < 4).astype(np.int64),
+            companion.counts[housing],
+            shape=(3, 2),
+        )
+        known = {"dhc-units": whole, "dhc-units-tenvacgq": companion, "pl94-units": less}
+    written = folder / "written"
+    files = MdfFiles(
+        written,
+        product,
+        frame,
+        whole.take,
+        "parquet" if form == "parquet" else "pipe",
+        companion,
+    )
+    for file in files:
+        file.write()
+    if form in ("parquet", "pipe"):
+        return written, known, frame
+    texts = [path.read_text().splitlines() for path in sorted(written.iterdir())]
+    rows = [line for lines in texts for line in lines if not line.startswith("#")]
+    rows = [rows[0], *(line for line in rows if line != rows[0])]
+    text = "\n".join(rows).replace("|", ",") + "\n"
+    path = folder / "2020_ppmf.csv"
+    path.write_text(text)
+    if form == "zip":
+        with zipfile.ZipFile(folder / "2020_ppmf.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.write(path, path.name)
+        path = folder / "2020_ppmf.zip"
+    return path, known, frame
+
+
+@pytest.mark.parametrize("form", ["parquet", "pipe", "csv", "zip"])
+@pytest.mark.parametrize("kind", ["persons", "units"])
+def test_microdata_of_the_dhc_are_read_for_its_products_and_the_redistricting_ones(
+    tmp_path: Path, kind: str, form: str
+) -> None:
+    path, known, frame = dhc_file(tmp_path, kind, form)
+    files = tuple(sorted(path.iterdir())) if path.is_dir() else (path,)
+    made = {"dhc-units-tenvacgq": dhc_units_tenvacgq(), "pl94-units": pl94_units()}
+    made |= {"dhc-persons": dhc_persons(), "pl94-persons": pl94_persons(), "dhc-units": dhc_units()}
+    for name, expected in known.items():
+        data = make_reader(public_microdata(files, made[name])).read()
+        assert data.frame.geocodes.tolist() == frame.geocodes.tolist()
+        assert len(data.histogram.unlike(expected)) == 0, name
+    assert {counts.product.name for counts in open_source(path).counts} == set(known) - {"dhc-units-tenvacgq"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "value", "product"),
+    [
+        ("persons", "QAGE", "116", dhc_persons),
+        ("persons", "QAGE", "116", pl94_persons),
+        ("persons", "GQTYPE", "107", pl94_persons),
+        ("persons", "RTYPE", "5", dhc_persons),
+        ("persons", "LIVE_ALONE", "0", dhc_persons),
+        ("units", "TEN", "5", dhc_units),
+        ("units", "VACS", "7", pl94_units),
+        ("units", "HHSIZE", "0", dhc_units),
+    ],
+)
+def test_codes_of_the_dhc_that_do_not_fit_are_told(
+    tmp_path: Path, kind: str, column: str, value: str, product: Callable[[], Product]
+) -> None:
+    path, _, _ = dhc_file(tmp_path, kind, "csv")
+    head, *rows = [line.split(",") for line in path.read_text().splitlines()]
+    at = {name: place for place, name in enumerate(head)}
+    line = next(
+        number
+        for number, row in enumerate(rows)
+        if row[at["GQTYPE"]] == "000" and row[at["TEN" if kind == "units" else "RTYPE"]] != "0"
+    )
+    rows[line][at[column]] = value
+    write_csv(path, [head, *rows])
+    with pytest.raises(SchemaError) as caught:
+        make_reader(public_microdata((path,), product())).read()
+    assert {finding.line for finding in caught.value.findings} == {line + 2}

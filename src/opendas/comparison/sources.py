@@ -5,6 +5,7 @@ Axes: ``l`` leaves of the frame that all sources share.
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,9 +19,10 @@ from opendas.errors import ConfigError
 from opendas.files.official_areas import OfficialAreas
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.geography.frame import Frame, Grouping
-from opendas.readers.base import FRAME_FROM_RECORDS, InputData, ReaderSpec
+from opendas.readers.base import InputData, ReaderSpec
 from opendas.readers.columns.csv_parquet import column_names
 from opendas.readers.frame.official import official_areas
+from opendas.readers.microdata import products_of, public_microdata
 from opendas.readers.pl94.reader import official_reader
 from opendas.readers.registry import make_reader
 from opendas.schema.histogram import Histogram
@@ -35,9 +37,6 @@ SWAPPING = "swapping.json"
 
 NO_GUARANTEE = "NO FORMAL GUARANTEE"
 """Stamp of counts that no noise protects."""
-
-_CENSUS = {"VOTING_AGE": pl94_persons, "HH_STATUS": pl94_units}
-"""A column that microdata of a census product have, and the product."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -124,8 +123,8 @@ def open_source(path: Path) -> Source:
     Parameters
     ----------
     path : Path
-        Output folder or ``release/`` in it; official zip file of 2010 or 2020; file or folder of microdata
-        (our own, PPMF), for which the leaves are those that have records.
+        Output folder or ``release/`` in it; official zip file of 2010 or 2020; file, zip or folder of
+        microdata (our own, PPMF, MDF of the redistricting files or the DHC): leaves are those with records.
 
     Raises
     ------
@@ -138,9 +137,18 @@ def open_source(path: Path) -> Source:
         raise ConfigError(f"{path}: there is nothing to compare.")
     if path.is_dir() and any((path / place).is_dir() for place in ("geography", "release/geography")):
         return _release(path)
-    if path.suffix.lower() == ".zip":
+    if path.suffix.lower() == ".zip" and not _holds_a_table(path):
         return _official(path)
     return _microdata(path)
+
+
+def _holds_a_table(path: Path) -> bool:
+    """Return whether a zip file has one text with a line of names in it, as microdata are published."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return not any(name.lower().endswith(".pl") for name in archive.namelist())
+    except (zipfile.BadZipFile, OSError):
+        return False
 
 
 def _official(path: Path) -> Source:
@@ -177,14 +185,16 @@ def _microdata(path: Path) -> Source:
     if not files:
         raise ConfigError(f"{path}: an empty folder; expected a release, or files of microdata.")
     known = column_names(files[0])
-    product = next((made() for column, made in _CENSUS.items() if column in known), None)
-    if product is None:
+    products = products_of(known)
+    if not products:
         raise ConfigError(
             f"{path}: no release, no official redistricting file (.zip), and no microdata of persons "
-            f"(VOTING_AGE) or units (HH_STATUS); its columns are {', '.join(known[:8])}."
+            "(VOTING_AGE, or QAGE of the DHC) or units (HH_STATUS, or THHLDRAGE of the DHC); its columns are "
+            f"{', '.join(known[:8])}."
         )
-    spec = ReaderSpec("mdf", files, product, frame=FRAME_FROM_RECORDS, plan_from_records=True)
-    return Source(path.name, MICRODATA, (_counts(spec, make_reader(spec).read()),), path=path)
+    specs = [public_microdata(files, product) for product in products]
+    counts = tuple(_counts(spec, make_reader(spec).read()) for spec in specs)
+    return Source(path.name, MICRODATA, counts, path=path)
 
 
 def _counts(spec: ReaderSpec, data: InputData) -> Counts:

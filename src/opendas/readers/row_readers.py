@@ -24,20 +24,15 @@ from opendas.files.release_folder import tied_rows
 from opendas.geography.frame import Frame
 from opendas.readers.base import (
     FRAME_FROM_RECORDS,
-    CensusKind,
     InputData,
     Reader,
     ReaderSpec,
     Source,
-    census_kind,
 )
 from opendas.readers.columns.coding import (
-    BLOCK_COLUMNS,
-    GROUP_COLUMN,
     Geocodes,
     attribute_keys,
     binned,
-    block_geocodes_of,
     coded_geocodes,
     codes_of,
     codes_or_other,
@@ -50,6 +45,7 @@ from opendas.readers.columns.identifiers import seems_identifier, several_rows
 from opendas.readers.counting.others import OtherLeaves
 from opendas.readers.counting.tally import FileRows, Layout, Leaves, file_rows, read_rows
 from opendas.readers.frame.frame_file import Hierarchy, frame_path, hierarchy
+from opendas.readers.microdata import Microdata, is_census
 from opendas.schema.attributes import Attribute, Schema
 from opendas.schema.pl94 import HHGQ_LEVELS
 from opendas.schema.product import Product
@@ -334,103 +330,6 @@ def _level_rule(levels: Sequence[str]) -> str:
     return f"expected one of {len(levels)} level labels ({levels[0]}, {levels[1]}, ...) or a code from 0"
 
 
-_SHORT = {"TABTRACTCE": "TABTRACT", "TABBLKGRPCE": "TABBLKGRP"}
-"""Names that some copies of the published files use."""
-
-
-def _numbered(first: int, count: int, width: int = 1) -> dict[str, int]:
-    """Return the code of each official number, written with or without leading zeros."""
-    padded = {f"{first + code:0{width}d}": code for code in range(count)}
-    return padded | {str(first + code): code for code in range(count)}
-
-
-_PERSON: Mapping[str, tuple[Mapping[str, int], str]] = {
-    "GQTYPE_PL": (_numbered(0, 8), "expected 0 (household) to 7"),
-    "VOTING_AGE": (_numbered(1, 2), "expected 1 (under 18) or 2 (18 and over)"),
-    "CENHISP": (_numbered(1, 2), "expected 1 (not Hispanic) or 2 (Hispanic)"),
-    "CENRACE": (_numbered(1, 63, 2), "expected 01 to 63"),
-}
-"""Columns of persons in schema order, with the code of each value."""
-
-
-@dataclass(frozen=True, slots=True)
-class Microdata:
-    """The layout of persons or units.
-
-    Parameters
-    ----------
-    kind : ``"persons"`` or ``"units"``
-    names : mapping of official column name to the file's
-        Where they differ.
-    """
-
-    kind: CensusKind
-    names: Mapping[str, str]
-    others: None = None
-    upper: Mapping[str, Codes] = field(default_factory=dict)
-    strict: bool = False
-
-    def beside(self, frame: Frame, spec: ReaderSpec) -> Microdata:
-        """Return the same: a block's number says where it lies."""
-        return self
-
-    @property
-    def leaf_columns(self) -> Sequence[str]:
-        """The five columns that name a block."""
-        official = (*(name for name, _ in BLOCK_COLUMNS), GROUP_COLUMN)
-        return [self.names.get(name, name) for name in official]
-
-    @property
-    def leaf_field(self) -> str:
-        """The block's column."""
-        return "TABBLK"
-
-    @property
-    def cell_columns(self) -> Sequence[str]:
-        """The columns of codes."""
-        return ["RTYPE", "HH_STATUS"] if self.kind == "units" else ["RTYPE", *_PERSON]
-
-    def leaves(self, batch: Batch, log: FindingLog) -> Geocodes:
-        """Return the 15-character block of each row."""
-        codes, apart = block_geocodes_of(batch, self.names, log, digits=False)
-        return Geocodes(np.where(apart, b"", codes))
-
-    def cells(self, batch: Batch, log: FindingLog) -> Ints:
-        """Return the cell of each row; -2 for a unit that is no housing unit."""
-        return self._units(batch, log) if self.kind == "units" else self._persons(batch, log)
-
-    def counts(self, batch: Batch, log: FindingLog) -> None:
-        """Return None: each row is a record."""
-        return
-
-    def _persons(self, batch: Batch, log: FindingLog) -> Ints:
-        cells = np.zeros(batch.rows, dtype=np.int64)
-        wrong = np.zeros(batch.rows, dtype=bool)
-        for name, (keys, rule) in _PERSON.items():
-            codes = codes_of(batch, name, keys, rule, log)
-            wrong |= codes < 0
-            cells = cells * len(set(keys.values())) + codes
-        quarters = codes_of(
-            batch, "RTYPE", {"3": 0, "5": 1}, "expected 3 (household) or 5 (group quarters)", log
-        )
-        rule = "expected 3 with GQTYPE_PL 0 and 5 with GQTYPE_PL 1 to 7"
-        apart = ~wrong & (quarters >= 0) & (quarters != (cells >= 252))
-        batch.report(apart, "RTYPE", rule, log, SchemaError)
-        return np.where(wrong | apart, -1, cells)
-
-    def _units(self, batch: Batch, log: FindingLog) -> Ints:
-        quarters = codes_of(
-            batch, "RTYPE", {"2": 0, "4": 1}, "expected 2 (housing unit) or 4 (group quarters)", log
-        )
-        status = codes_of(
-            batch, "HH_STATUS", {"0": 2, "1": 1, "2": 0}, "expected 1 (occupied), 2 (vacant) or 0", log
-        )
-        rule = "expected 1 or 2 for housing units and 0 for group quarters"
-        apart = (quarters >= 0) & (status >= 0) & ((quarters == 1) != (status == 2))
-        batch.report(apart, "HH_STATUS", rule, log, SchemaError)
-        return np.where((quarters < 0) | apart, -1, np.where(status == 2, -2, status))
-
-
 class RowReader(Reader):
     """Reads files of rows, in the layout that ``spec.reader`` names."""
 
@@ -497,16 +396,13 @@ class RowReader(Reader):
         leaves: Leaves = "records" if spec.units is None else "units"
         if spec.frame not in (None, FRAME_FROM_RECORDS):
             leaves = "frame"
-        kind = census_kind(spec.product)
-        if kind is not None:
-            known = column_names(spec.paths[0])
-            names = {long: short for long, short in _SHORT.items() if long not in known and short in known}
-            return Microdata(kind, names), levels, leaves
+        if is_census(spec.product):
+            return Microdata.of(spec.product, column_names(spec.paths[0])), levels, leaves
         if spec.reader == "mdf":  # a user's own product: geocode and one label column per attribute
             return LongForm.of(spec, levels.width, counted=False), levels, leaves
         raise ConfigError(
-            f'reader "{spec.reader}" reads for pl94-persons and pl94-units (or a product with the same '
-            f'attributes), not for {spec.product.name!r}; try reader = "records".'
+            f'reader "{spec.reader}" reads for products of the census (or with the same attributes), not for '
+            f'{spec.product.name!r}; try reader = "records".'
         )
 
 

@@ -175,23 +175,31 @@ _STEP = 2_654_435_769
 
 def unit_estimate(product: Product, records: Histogram) -> Histogram:
     """Return the household histogram of records: undoes :func:`unit_records`."""
-    size = product.schema.size
-    cells = np.concatenate([np.arange(size), np.flatnonzero(_tenure(product) == _RENTED)])
+    cells = household_cells(product)[records.cells]
     leaf = np.repeat(np.arange(records.rows), np.diff(records.indptr))
-    lived_in = records.cells < len(cells)
+    lived_in = cells >= 0
     return Histogram.from_entries(
         leaf[lived_in],
-        cells[records.cells[lived_in]],
+        cells[lived_in],
         records.counts[lived_in],
-        shape=(records.rows, size),
+        shape=(records.rows, product.schema.size),
     )
+
+
+def household_cells(product: Product) -> Ints:
+    """Return the household cell of each kind of record, int64 (r,); -2 for units without a household."""
+    cells, rented = np.arange(product.schema.size), np.flatnonzero(_tenure(product) == _RENTED)
+    return np.concatenate([cells, rented, np.full(_OTHERS, -2)])
 
 
 def units_of_records(product: Product, records: Histogram) -> Histogram:
     """Return the histogram of all units of records, over tenure, vacancy and types of group quarters."""
-    tenure, others = _tenure(product), np.arange(FIRST_VACANT, FIRST_VACANT + _OTHERS)
-    level = np.concatenate([tenure, np.full(int((tenure == _RENTED).sum()), _NO_RENT), others])
     leaf = np.repeat(np.arange(records.rows), np.diff(records.indptr))
-    return Histogram.from_entries(
-        leaf, level[records.cells], records.counts, shape=(records.rows, FIRST_VACANT + _OTHERS)
-    )
+    levels = unit_levels(product)[records.cells]
+    return Histogram.from_entries(leaf, levels, records.counts, shape=(records.rows, FIRST_VACANT + _OTHERS))
+
+
+def unit_levels(product: Product) -> Ints:
+    """Return the level of tenure, vacancy or group quarters of each kind of record, int64 (r,)."""
+    tenure, others = _tenure(product), np.arange(FIRST_VACANT, FIRST_VACANT + _OTHERS)
+    return np.concatenate([tenure, np.full(int((tenure == _RENTED).sum()), _NO_RENT), others])

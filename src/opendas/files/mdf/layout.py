@@ -261,16 +261,17 @@ def _hispanic_and_race(
     )
 
 
-def _dhc_persons(product: Product, frame: Frame) -> Layout:
+def record_kinds(product: Product) -> tuple[Column, ...]:
+    """Return the columns of records of ``dhc-persons`` or ``dhc-units`` that say of which kind each is."""
+    if product.layout == "dhc-units":
+        return tuple(_kinds(name, *column) for name, column in unit_columns(product).items())
     relgq, sex, age, hispanic, cenrace = product.schema.codes(np.arange(product.schema.size))
     level = np.arange(len(product.schema.attribute("relgq")))
     outside = np.maximum(level - len(RELATIONSHIPS) + 1, 0)
     # Both kinds of householder have one code; whether one lives alone stands in a column of its own.
     relationship = np.select([outside > _INSTITUTIONS, outside > 0], [18, 17], np.maximum(level - 1, 0))
     alone = np.select([outside > 0, level == 0], [0, 1], 2)
-    columns = (
-        *_block_columns("MPD", frame),
-        Column("EPNUM", "number"),
+    return (
         _kinds("RTYPE", ("3", "5"), (outside > 0)[relgq]),
         _kinds("GQTYPE", ("000", *GQ_CODES), outside[relgq]),
         _kinds("RELSHIP", tuple(str(code) for code in range(20, 39)), relationship[relgq]),
@@ -279,11 +280,15 @@ def _dhc_persons(product: Product, frame: Frame) -> Layout:
         *_hispanic_and_race(hispanic, cenrace),
         _kinds("LIVE_ALONE", ("0", "1", "2"), alone[relgq]),
     )
+
+
+def _dhc_persons(product: Product, frame: Frame) -> Layout:
+    columns = (*_block_columns("MPD", frame), Column("EPNUM", "number"), *record_kinds(product))
     return Layout(product.layout, columns, product.schema.size)
 
 
 def _dhc_units(product: Product, frame: Frame) -> Layout:
-    kinds = [_kinds(name, *column) for name, column in unit_columns(product).items()]
+    kinds = record_kinds(product)
     return Layout(product.layout, (*_block_columns("MUD", frame), *kinds), len(kinds[0].index))
 
 

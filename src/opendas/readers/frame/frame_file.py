@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from opendas.arrays import Bools, Codes, Ints
 from opendas.errors import ConfigError, GeographyError
+from opendas.files.mdf.layout import PRODUCTION_LAYOUTS
 from opendas.geography.frame import (
     CENSUS_GEOLEVELS,
     CENSUS_PREFIX,
@@ -117,7 +118,7 @@ def hierarchy(spec: ReaderSpec) -> Hierarchy:
         If levels are missing or do not nest.
     """
     if not spec.levels:
-        if census_kind(spec.product) is None:
+        if spec.product.layout not in (*PRODUCTION_LAYOUTS, "tenvacgq") and census_kind(spec.product) is None:
             raise ConfigError(
                 f"[geography] levels is missing: product {spec.product.name!r} has no official geolevels; "
                 'give for instance levels = [{ name = "region", prefix = 2 }, { name = "ward", prefix = 5 }].'
