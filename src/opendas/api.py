@@ -666,6 +666,7 @@ def export_tidy(
     (tuple of path, tuple of str)
         The files, and the query groups that have too many cells for a table.
     """
+    from opendas.files.addresses import located
     from opendas.files.nmf.bureau import is_bureau_folder
     from opendas.files.nmf.bureau_tree import BureauFile
     from opendas.files.nmf.tidy import write_tidy
@@ -674,8 +675,9 @@ def export_tidy(
     from opendas.intervals.noisy_tree import NoisyTree
 
     held: dict[str, ReleasedProduct | NoisyTree]
-    if is_bureau_folder(Path(out)):
-        file = BureauFile.open(Path(out), None if state is None else find_state(state).fips)
+    place = located(out)
+    if is_bureau_folder(place):
+        file = BureauFile.open(place, None if state is None else find_state(state).fips)
         trees = (file.tree(), *(() if file.product.companion is None else (file.companion(),)))
         held = {tree.product.name: tree for tree in trees}
     elif state is not None:

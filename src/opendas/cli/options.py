@@ -17,6 +17,20 @@ PATH: click.Path = click.Path(path_type=Path)
 FOLDER: click.Path = click.Path(path_type=Path, file_okay=False)
 
 run_file_argument = click.argument("run_file", metavar="RUN.toml", type=PATH)
+
+
+class _Place(click.Path):
+    """A folder of this machine, or an address."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; only one of this machine is looked for."""
+        from opendas.files.addresses import RemotePath, located
+
+        place = located(value)
+        return place if isinstance(place, RemotePath) else super().convert(value, param, ctx)
+
+
+MEASURED = _Place(path_type=Path, exists=True, file_okay=False)
 out_argument = click.argument("out", metavar="OUT", type=PATH)
 out_option = click.option(
     "--out", type=PATH, default=None, help="Output folder. Default: the run file's name without .toml."

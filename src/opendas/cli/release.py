@@ -12,6 +12,7 @@ import click
 
 from opendas.cli.options import (
     FOLDER,
+    MEASURED,
     PATH,
     domain_option,
     json_option,
@@ -554,7 +555,7 @@ _INTERVAL_COLUMNS = ("geocode", "cell", "count", "estimate", "sd", "lower", "upp
     metavar="OUT|NMF...",
     nargs=-1,
     required=True,
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=MEASURED,
 )
 @question_options
 @click.option(
@@ -687,7 +688,7 @@ def _interval_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @click.command("nmf")
-@click.argument("path", metavar="NMF", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("path", metavar="NMF", type=MEASURED)
 @click.option("--state", metavar="STATE", default=None, help="Of an NMF of all states, look at this one.")
 @json_option
 def nmf_command(path: Path, state: str | None, as_json: bool) -> None:

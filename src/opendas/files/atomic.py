@@ -128,7 +128,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 def sha256_file(path: Path) -> str:
     """Return the SHA-256 digest of a file, in hexadecimal."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()

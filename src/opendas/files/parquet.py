@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from opendas.arrays import Codes
 from opendas.errors import DataError, EnvironmentFailure, FormatError
+from opendas.files.addresses import RemotePath
 from opendas.files.atomic import atomic_file
 
 P = ParamSpec("P")
@@ -141,8 +142,11 @@ def open_parquet(path: Path, *, memory_map: bool = False, dictionaries: Collecti
     EnvironmentFailure
         If it may not be read.
     """
+    texts = list(dictionaries) or None
+    if isinstance(path, RemotePath):  # parts that stand near each other are fetched together
+        return _open_remote(path, texts)
     try:
-        return pq.ParquetFile(path, memory_map=memory_map, read_dictionary=list(dictionaries) or None)
+        return pq.ParquetFile(path, memory_map=memory_map, read_dictionary=texts)
     except FileNotFoundError as error:
         raise FormatError(f"{path.name}: no such file in the release.") from error
     except (pa.ArrowException, ValueError) as error:
@@ -152,6 +156,17 @@ def open_parquet(path: Path, *, memory_map: bool = False, dictionaries: Collecti
             # The library's own word for content that it cannot decode.
             raise FormatError(f"{path.name}: not a whole Parquet file.") from error
         raise EnvironmentFailure(f"{path.name} cannot be read: {error.strerror or 'read error'}.") from error
+
+
+def _open_remote(path: RemotePath, texts: list[str] | None) -> Any:
+    """Open a file at an address; its footer is fetched once."""
+    known = path.__dict__.get("footer")
+    try:
+        file = pq.ParquetFile(path.open_parts(), metadata=known, read_dictionary=texts, pre_buffer=True)
+    except (pa.ArrowException, OSError) as error:
+        raise FormatError(f"{path.address}: not a whole Parquet file.") from error
+    path.__dict__["footer"] = file.metadata
+    return file
 
 
 def has_columns(path: Path, schema: Any) -> bool:
@@ -197,6 +212,10 @@ def reading(path: Path) -> Iterator[None]:
         named.findings = error.findings
         raise named from error
     except OSError as error:
+        if isinstance(path, RemotePath):
+            raise EnvironmentFailure(
+                f"{path.address} cannot be read, or is no whole file: {error.strerror or 'read error'}."
+            ) from error
         if error.errno is not None:
             raise EnvironmentFailure(
                 f"{path.name} cannot be read: {error.strerror or 'read error'}."

@@ -16,6 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, Final
+from urllib.error import HTTPError
 from urllib.parse import unquote
 
 from opendas.errors import ConfigError, EnvironmentFailure
@@ -92,14 +93,14 @@ class RemoteFolder:
         from pyarrow.fs import FileSystem
 
         self.address = address.rstrip("/")
-        with _failures(address):
+        with failures_at(address):
             system, root = FileSystem.from_uri(re.sub("^s3a://", "s3://", address))
         self._system: Any = system
         self._root: str = root.rstrip("/")
 
     def kind(self, name: str) -> int | None:
         """Return the size of a file, -1 for a folder, and None where there is nothing."""
-        with _failures(self.address):
+        with failures_at(self.address):
             found = self._system.get_file_info(self._path(name))
         return None if found.type.name == "NotFound" else int(found.size) if found.is_file else -1
 
@@ -118,7 +119,7 @@ class RemoteFolder:
             return {}
         if kind >= 0:
             raise ConfigError(f"{self.address} is a file, not a folder.")
-        with _failures(self.address):
+        with failures_at(self.address):
             below = self._system.get_file_info(FileSelector(self._path(name), recursive=True))
         return {
             found.path[len(self._root) :].lstrip("/"): int(found.size) for found in below if found.is_file
@@ -126,31 +127,31 @@ class RemoteFolder:
 
     def fetch(self, name: str, here: BinaryIO) -> None:
         """Copy a file to one of this machine that is open for writing."""
-        with _failures(f"{self.address}/{name}"):
+        with failures_at(f"{self.address}/{name}"):
             shutil.copyfileobj(self._system.open_input_stream(self._path(name)), here, _PIECE)
 
     def put(self, path: Path, name: str) -> None:
         """Copy a file of this machine; a file that is there is replaced."""
         there = self._path(name)
-        with path.open("rb") as here, _failures(f"{self.address}/{name}"):
+        with path.open("rb") as here, failures_at(f"{self.address}/{name}"):
             self._system.create_dir(there.rpartition("/")[0] or "/", recursive=True)
             with self._system.open_output_stream(there) as sink:
                 shutil.copyfileobj(here, sink, _PIECE)
 
     def rename(self, old: str, new: str) -> None:
         """Give a file another name."""
-        with _failures(f"{self.address}/{new}"):
+        with failures_at(f"{self.address}/{new}"):
             self._system.move(self._path(old), self._path(new))
 
     def remove(self, name: str) -> None:
         """Remove a file."""
-        with _failures(f"{self.address}/{name}"):
+        with failures_at(f"{self.address}/{name}"):
             self._system.delete_file(self._path(name))
 
     def sha256(self, name: str) -> str:
         """Return the SHA-256 digest of a file, read back from where it is, in hexadecimal."""
         digest = sha256()
-        with _failures(f"{self.address}/{name}"), self._system.open_input_stream(self._path(name)) as file:
+        with failures_at(f"{self.address}/{name}"), self._system.open_input_stream(self._path(name)) as file:
             while piece := file.read(_PIECE):
                 digest.update(piece)
         return digest.hexdigest()
@@ -212,7 +213,7 @@ class RemoteFile:
 
 
 @contextmanager
-def _failures(address: str) -> Iterator[None]:
+def failures_at(address: str) -> Iterator[None]:
     """Turn failures of a file system into ours: the kind of it, since the text may say more than is ours."""
     from pyarrow import ArrowException
 
@@ -220,8 +221,10 @@ def _failures(address: str) -> Iterator[None]:
         yield
     except (OSError, ArrowException) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+        if isinstance(error, HTTPError):
+            reason = f"the server answered {error.code}"
         raise EnvironmentFailure(
             f"{address} cannot be used ({reason}). Its file system must be one that Arrow has (file, hdfs, "
-            "viewfs, s3, gs, abfss): check the address, credentials, permissions and free space, and for "
-            "hdfs the library libhdfs and CLASSPATH."
+            "viewfs, s3, gs, abfss) or, to be read, a web site: check the address, credentials, permissions "
+            "and free space, and for hdfs the library libhdfs and CLASSPATH."
         ) from None

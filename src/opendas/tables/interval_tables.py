@@ -22,6 +22,7 @@ import pyarrow as pa
 from opendas.arrays import Ints
 from opendas.budget.presets import preset, preset_names
 from opendas.errors import ConfigError
+from opendas.files.addresses import RemotePath, located
 from opendas.files.area_files import AreaWeights
 from opendas.files.mdf.reading import read_mdf
 from opendas.files.nmf.bureau import Progress, is_bureau_folder
@@ -303,12 +304,15 @@ def open_measured(
     FormatError
         If the files are damaged, or hold only what an estimate used.
     """
+    path = located(path)
     if is_bureau_folder(path):
         return _of_file(BureauFile.open(path, state, progress=progress), query), query
     if state is not None:
         raise ConfigError(
             f"{path}: a state is chosen in noisy measurement files of the Bureau's layout; this is none."
         )
+    if isinstance(path, RemotePath):
+        raise ConfigError(f"{path}: no noisy measurement file: no folder State.parquet and so on is there.")
     lower = sorted(inside.name for inside in path.iterdir() if inside.is_dir() and is_bureau_folder(inside))
     if lower:
         raise ConfigError(
@@ -355,6 +359,7 @@ def describe_measurements(
     FormatError
         If it is damaged.
     """
+    path = located(path)
     if is_bureau_folder(path):
         found = summary_of_file(path, state, progress)
     elif (path / "spine.parquet").is_file():
@@ -413,7 +418,7 @@ def open_together(
         first answer.
     """
     files: dict[str, BureauFile] = {}
-    for path in paths:
+    for path in map(located, paths):
         if not is_bureau_folder(path):
             raise ConfigError(
                 f"{path}: this is no noisy measurement file of the Bureau's layout; only such files are one "

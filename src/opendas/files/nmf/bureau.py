@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from opendas.arrays import Codes, Floats, Ints
 from opendas.errors import FormatError
+from opendas.files.addresses import RemotePath
 from opendas.files.parquet import one_array, open_parquet, reads_file, to_bytes
 from opendas.schema.query_groups import QueryGroup
 
@@ -177,7 +178,11 @@ def read_bureau_levels(
 
 def _parts(folder: Path, state: str | None) -> tuple[Path, ...]:
     """Return the files of a folder; those of one state, and of several, if one is wanted."""
-    files = tuple(sorted(folder.glob("**/*.parquet"))) if folder.is_dir() else ()
+    files: tuple[Path, ...]
+    if isinstance(folder, RemotePath):
+        files = tuple(file for file in folder.files() if file.suffix == ".parquet")
+    else:
+        files = tuple(sorted(folder.glob("**/*.parquet"))) if folder.is_dir() else ()
     return tuple(
         file for file in files if state is None or _state_of(file.relative_to(folder)) in ("", state)
     )

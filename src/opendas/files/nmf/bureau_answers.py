@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from opendas.arrays import Ints
 from opendas.errors import FormatError
+from opendas.files.addresses import RemotePath
 from opendas.files.nmf.bureau import BureauLevel, BureauRows, Progress, names_part
 from opendas.files.parquet import one_array, open_parquet, reading, reads_file
 from opendas.intervals.margins import MarginQuery
@@ -170,6 +171,8 @@ def read_values(rows: BureauRows, wanted: Ints, size: int, level: str, query: st
 
 def _stamp(file: Path) -> tuple[int, int]:
     """Return what changes when a file does: what is kept of it must not outlive it."""
+    if isinstance(file, RemotePath):
+        return file.stamp()
     found = file.stat()
     return found.st_mtime_ns, found.st_size
 

@@ -20,6 +20,7 @@ from opendas.budget.resolve import BudgetSpec
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table, invariant_geolevels
 from opendas.errors import ConfigError, FormatError
+from opendas.files.addresses import located
 from opendas.files.nmf.bureau import is_bureau_folder
 from opendas.files.nmf.bureau_tree import BureauFile
 from opendas.files.nmf.public_totals import PublicTotals
@@ -168,7 +169,7 @@ def borrow_together(
     stated = dict(map(_stated, budgets))
     public = None if totals is None else read_public_totals(totals)
     found: dict[str, BorrowedRun] = {}
-    for path in paths:
+    for path in map(located, paths):
         file = _opened(path, state, public)
         name = file.product.name
         if name in found:
