@@ -464,6 +464,7 @@ def estimate_published(
     state: str | None = None,
     totals: str | Path | None = None,
     budget: Sequence[str] = (),
+    tie: str | Path | None = None,
     **options: Any,
 ) -> Release:
     """Make consistent microdata of noisy measurements that the Census Bureau published.
@@ -473,8 +474,8 @@ def estimate_published(
     Parameters
     ----------
     paths : sequence of path
-        Files of the redistricting layout, each a folder with ``State.parquet`` and so on: persons, units or
-        both, of one census.
+        Files of the redistricting product, persons, units or both, or of DHC persons: each a folder with
+        ``State.parquet`` and so on.
     out : path
         Output folder, new or with the other product.
     frame : sequence of path
@@ -487,6 +488,8 @@ def estimate_published(
         Published table or zip with the exact counts that the files leave out.
     budget : sequence of str
         Presets or run files that the files were measured with; by default what their variances tell.
+    tie : path, optional
+        Output folder with a release of ``pl94-persons``, with which DHC persons agree in every block.
     **options
         As for :func:`estimate`.
 
@@ -509,6 +512,7 @@ def estimate_published(
         state=None if state is None else find_state(state).fips,
         totals=None if totals is None else Path(totals),
         budgets=budget,
+        tie=None if tie is None else Path(tie),
     ):
         estimate_borrowed(borrowed, Path(out), asked)
     return Release(out)
@@ -611,7 +615,8 @@ def export_measurements(out: str | Path, to: str | Path, *, product: str | None 
 
     held = ReleaseFolder(Path(out))
     written: list[Path] = []
-    for name in _published(held.names, product, Path(to)):
+    layouts = ("pl94-persons", "pl94-units", "dhc-persons")
+    for name in _published(held.names, product, Path(to), layouts):
         written += write_bureau_file(noisy_tree(held[name]), Path(to) / name)
     return tuple(written)
 
@@ -696,7 +701,12 @@ def export_tidy(
     return tuple(paths), tuple(left_out)
 
 
-def _published(names: Sequence[str], product: str | None, to: Path) -> list[str]:
+def _published(
+    names: Sequence[str],
+    product: str | None,
+    to: Path,
+    layouts: Sequence[str] = ("pl94-persons", "pl94-units"),
+) -> list[str]:
     """Return the products whose files have a published layout.
 
     Raises
@@ -704,12 +714,11 @@ def _published(names: Sequence[str], product: str | None, to: Path) -> list[str]
     ConfigError
         If there is none, or something is at the place already.
     """
-    known = [name for name in names if name in ("pl94-persons", "pl94-units")]
+    known = [name for name in names if name in layouts]
     chosen = known if product is None else [product]
     if not chosen:
         raise ConfigError(
-            f"the release holds {', '.join(names)}; the published layout is that of pl94-persons and "
-            "pl94-units."
+            f"the release holds {', '.join(names)}; the published layout is that of {', '.join(layouts)}."
         )
     if to.exists() and any(to.iterdir()):
         raise ConfigError(f"{to} holds something already; give another folder.")

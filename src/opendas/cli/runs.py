@@ -209,6 +209,13 @@ def _ask_about_runs_beside(run: Run, run_file: Path, out: Path) -> None:
     multiple=True,
     help="With --from-nmf: the budget that it was measured with. Default: what its variances tell.",
 )
+@click.option(
+    "--tie",
+    metavar="RELEASE",
+    type=PATH,
+    default=None,
+    help="With --from-nmf of DHC persons: the redistricting release with which they agree in every block.",
+)
 @out_option
 @click.option("--to", type=PATH, default=None, help="The same as --out.")
 @engine_options
@@ -230,6 +237,7 @@ def estimate_command(
     state: str | None,
     estimator: str | None,
     budget: tuple[str, ...],
+    tie: Path | None,
     out: Path | None,
     to: Path | None,
     as_json: bool,
@@ -238,8 +246,8 @@ def estimate_command(
     """Turn noisy measurements into consistent microdata. Spends no budget.
 
     The measurements are those that opendas measure wrote into OUT; or, with --from-nmf, published ones: files
-    of the Census Bureau's redistricting layout, persons, units or both. Then no run file, key or confidential
-    record is needed: hierarchy, budget and exact counts are what the files say.
+    of the Census Bureau's layout, of redistricting persons, units or both, or of DHC persons. Then no run
+    file, key or confidential record is needed: hierarchy, budget and exact counts are what the files say.
 
     Example: opendas estimate run.toml --out out
 
@@ -248,7 +256,7 @@ def estimate_command(
     import opendas
 
     check_engine(options["engine"], options["master"])
-    run_file = _only_run_file(paths, from_nmf, frame, totals, state, estimator, budget)
+    run_file = _only_run_file(paths, from_nmf, frame, totals, state, estimator, budget, tie)
     if out is not None and to is not None:
         raise click.UsageError("--to is the same as --out; give one of them.")
     if run_file is None and out is None and to is None:
@@ -270,6 +278,7 @@ def estimate_command(
                 state=state,
                 totals=totals,
                 budget=budget,
+                tie=tie,
                 progress=progress,
                 **options,
             )
@@ -286,7 +295,9 @@ def _only_run_file(paths: tuple[Path, ...], from_nmf: tuple[Path, ...], *others:
     if len(paths) != 1:
         raise click.UsageError("give one RUN.toml, or published files with --from-nmf.")
     if any(others):
-        raise click.UsageError("--frame, --totals, --state, --estimator and --budget go with --from-nmf.")
+        raise click.UsageError(
+            "--frame, --totals, --state, --estimator, --budget and --tie go with --from-nmf."
+        )
     return paths[0]
 
 

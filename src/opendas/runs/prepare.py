@@ -137,24 +137,35 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
     check_feasible(product, spine, constraints)
     protection = ProtectionMap.of(plan, data.frame, constraints)
     protection.check()
-    every_rule = run.rules(constraints)
-    looked_at = set()
-    for rules, level in zip(every_rule, constraints.levels, strict=True):
-        form = (rules.query_names, *(invariant.name for invariant in level.invariants))
-        if (
-            form not in looked_at
-        ):  # the same of every geolevel with the same passes: seconds, of a million cells
-            check_stages(rules, level, product.workload)
-            check_rounder_passes(rules, level)
-        looked_at.add(form)
-    roots = -1 if resolved.estimator == "block-by-block" else 0
-    check_roots(product.workload, every_rule[roots], constraints.levels[roots])
+    check_rules(run, constraints)
     model = run.model(constraints)
     backend.partition(counts, constraints, resolved.estimator, model)
     check_mdf(product, data.frame)  # leaves that the microdata cannot show: better now than when it is spent
     if not act.is_finished:
         _check_room(act, run, _shared_number(run, counts), estimates=estimates)
     return PlannedRun(run, data, counts, constraints, protection, model)
+
+
+def check_rules(run: Run, constraints: ConstraintTable) -> None:
+    """Refuse stages, rounder passes and a root that cannot be solved under what is exact.
+
+    Raises
+    ------
+    ConfigError
+        With what to do.
+    """
+    workload, every_rule = run.product.workload, run.rules(constraints)
+    looked_at = set()
+    for rules, level in zip(every_rule, constraints.levels, strict=True):
+        form = (rules.query_names, *(invariant.name for invariant in level.invariants))
+        if (
+            form not in looked_at
+        ):  # the same of every geolevel with the same passes: seconds, of a million cells
+            check_stages(rules, level, workload)
+            check_rounder_passes(rules, level)
+        looked_at.add(form)
+    roots = -1 if run.resolved.estimator == "block-by-block" else 0
+    check_roots(workload, every_rule[roots], constraints.levels[roots])
 
 
 def tie_constraints(run: Run, constraints: ConstraintTable, *, seeded: bool) -> ConstraintTable:

@@ -11,7 +11,8 @@ Axes: ``g`` geounits of a geolevel in spine order, ``q`` query groups, ``m`` row
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from opendas.arrays import Codes, Ints
+from opendas.constraints.table import TiedCounts
 from opendas.errors import ConfigError
 from opendas.files.parquet import bytes_column, parquet_sink, text_column
 from opendas.geography.spine import Spine
@@ -33,6 +35,9 @@ FOLDERS = {
     "county": "County",
     "tract_group": "Tract_Group",
     "tract": "Tract",
+    "prim": "Prim",
+    "tract_subset_group": "Tract_Subset_Group",
+    "tract_subset": "Tract_Subset",
     "block_group": "Block_Group",
     "block": "Block",
 }
@@ -94,7 +99,7 @@ def write_bureau_file(tree: NoisyTree, folder: Path) -> list[Path]:
     Parameters
     ----------
     tree : NoisyTree
-        Of the redistricting products, whatever its hierarchy.
+        Of a redistricting product or of DHC persons, whatever its hierarchy.
     folder : Path
         Of the file: ``State.parquet`` and so on come to stand in it.
 
@@ -110,9 +115,10 @@ def write_bureau_file(tree: NoisyTree, folder: Path) -> list[Path]:
             "the published layout says the variance of the noise and nothing else, and its readers take it "
             "for Gaussian; this release has discrete Laplace noise."
         )
-    if product.layout not in ("persons", "units"):
+    if product.layout not in ("persons", "units", "dhc-persons"):
         raise ConfigError(
-            f"{product.name} has no published layout of measurements; pl94-persons and pl94-units have."
+            f"{product.name} has no published layout of measurements that is known here; pl94-persons, "
+            "pl94-units and dhc-persons have."
         )
     levels = [i for i, level in enumerate(tree.spine.levels) if level.name != "root"]
     unknown = [name for name in (tree.spine.names[i] for i in levels) if name not in FOLDERS]
@@ -242,38 +248,51 @@ def _texts(product: Product, query: QueryGroup) -> list[Any]:
 def _constraints(
     tree: NoisyTree, number: int, start: int, stop: int, codes: Sequence[Codes]
 ) -> Iterator[pa.Table]:
-    """Yield what is exact about consecutive geounits: totals, bounds and the structural zero."""
+    """Yield what is exact about consecutive geounits: totals, tied counts, bounds and the structural zero."""
     product, table = tree.product, tree.constraints.levels[number]
     one, axes = [1] * len(product.schema.names), ["*"] * len(product.schema.names)
     texts: list[list[Any]] = []
-    blocks: list[Ints] = []
+    blocks: list[Callable[[int, int], Ints]] = []
     for held in table.invariants:
         if held.query.name == "total":
             texts.append(["total_con", "=", *axes, one])
-            blocks.append(held.answers[start:stop])
+            blocks.append(partial(_rows, held.answers))
     if table.joint is not None and len(np.unique(table.joint.group)) == len(table.joint.group):
         texts.append(["total_con", "=", *axes, one])  # of one part each, so that it is that part's
-        blocks.append(table.joint.totals[table.joint.group][start:stop, None])
+        blocks.append(partial(_rows, table.joint.totals[table.joint.group][:, None]))
+    if table.tied is not None:
+        texts.append(["pl94_con", "=", *_texts(product, table.tied.query)[1:]])
+        blocks.append(partial(_tied, table.tied))
     if product.layout == "persons":
         hhgq = ["hhgq", *axes[1:], [len(product.schema.attributes[0].levels), *one[1:]]]
         if product.bounds:
             most = np.minimum(table.upper, _MOST)
             texts += [["hhgq_total_lb_con", ">=", *hhgq], ["hhgq_total_ub_con", "<=", *hhgq]]
-            blocks += [table.lower[start:stop], most[start:stop]]
+            blocks += [partial(_rows, table.lower), partial(_rows, most)]
         if product.structural_zeros:
             texts.append(["nurse_nva_0_con", "=", "gqNursingTotal", "nonvoting", *axes[2:], one])
-            blocks.append(np.zeros((stop - start, 1), dtype=np.int64))
+            blocks.append(lambda first, last: np.zeros((last - first, 1), dtype=np.int64))
     if not texts:
         return
-    widths = [block.shape[1] for block in blocks]
-    rows = stop - start
-    kind = np.tile(np.arange(len(texts)), rows)
-    yield _table(
-        _schema(tree, sign=True),
-        np.repeat(codes[number][start:stop], len(texts)),
-        kind,
-        texts,
-        np.concatenate(blocks, axis=1).ravel(),
-        np.tile(widths, rows),
-        np.zeros(len(kind)),
-    )
+    widths = [int(np.prod(text[-1])) for text in texts]
+    step = max(1, _VALUES_AT_ONCE // sum(widths))
+    for first in range(start, stop, step):
+        last = min(first + step, stop)
+        kind = np.tile(np.arange(len(texts)), last - first)
+        yield _table(
+            _schema(tree, sign=True),
+            np.repeat(codes[number][first:last], len(texts)),
+            kind,
+            texts,
+            np.concatenate([block(first, last) for block in blocks], axis=1).ravel(),
+            np.tile(widths, last - first),
+            np.zeros(len(kind)),
+        )
+
+
+def _rows(values: Ints, first: int, last: int) -> Ints:
+    return values[first:last]
+
+
+def _tied(tied: TiedCounts, first: int, last: int) -> Ints:
+    return tied.slice(first, last).on(np.arange(tied.query.size, dtype=np.int32))

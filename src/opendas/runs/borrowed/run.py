@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from opendas.arrays import Ints, rank_in_run
+from opendas.arrays import Codes, Ints, rank_in_run
 from opendas.budget.presets import preset, preset_names
 from opendas.budget.resolve import BudgetSpec
 from opendas.constraints.feasible import check_feasible
@@ -24,7 +24,7 @@ from opendas.files.addresses import located
 from opendas.files.nmf.bureau import is_bureau_folder
 from opendas.files.nmf.bureau_tree import BureauFile
 from opendas.files.nmf.public_totals import PublicTotals
-from opendas.files.release_folder import list_of_files
+from opendas.files.release_folder import ReleaseFolder, list_of_files, release_path, tie_to
 from opendas.geography.frame import Frame
 from opendas.geography.recipe import Recipe
 from opendas.geography.spine import Spine, SpineLevel
@@ -39,12 +39,13 @@ from opendas.readers.public_totals import read_public_totals
 from opendas.runs.borrowed.budget import StatedBudget, implied_budget
 from opendas.runs.config.product_file import load_product
 from opendas.runs.config.resolve import Resolved, refuse_posterior
+from opendas.runs.prepare import check_rules, tie_constraints
 from opendas.runs.run import Run, load
 from opendas.schema.declarations import Invariant, PublishedFile
+from opendas.schema.pl94 import pl94_persons
 from opendas.schema.product import Product
 from opendas.schema.provenance import Domain, Provenance
-from opendas.topdown.model import BLOCK_BY_BLOCK, POSTERIOR
-from opendas.topdown.stages import check_stages
+from opendas.topdown.model import BLOCK_BY_BLOCK, POSTERIOR, WHOLE_TREE
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ def borrow(
     estimator: str = "topdown",
     frame: Sequence[Path] = (),
     budget: StatedBudget | None = None,
+    tie: Path | None = None,
 ) -> BorrowedRun:
     """Return the run that a file of noisy measurements of the Bureau's layout describes.
 
@@ -98,11 +100,16 @@ def borrow(
         is known of places and districts.
     budget : StatedBudget, optional
         The budget that the file was measured with. By default the one that its variances tell.
+    tie : Path, optional
+        ``release/`` of the redistricting release with which DHC persons agree in every geounit. Units of the
+        blocks are then its own, and so are areas where `frame` is not given.
 
     Raises
     ------
     ConfigError
-        If the estimator cannot keep what the file holds exactly.
+        If the estimator cannot keep what the file holds exactly, or the release what it publishes.
+    PrivacyError
+        If the noise of the release came from a seed.
     FormatError, GeographyError, DataError
         If the file is not whole, or contradicts itself, the totals or the geography.
     """
@@ -123,19 +130,26 @@ def borrow(
         )
     if estimator == POSTERIOR:
         refuse_posterior(Mechanism.DISCRETE_GAUSSIAN, product, product.invariants, tree.spine.leaf.name)
+    if tie is not None:
+        if estimator in WHOLE_TREE or estimator == POSTERIOR:
+            raise ConfigError(
+                f"estimator {estimator} fits all levels together and knows no counts of an earlier release. "
+                "Use topdown."
+            )
+        product = replace(product, tie=tie_to(tie, product, tree.frame.geolevels))
     geography = _geography(frame, product)
-    known = _known_frame(tree, product, geography)
+    known = _known_frame(tree, product, geography, tie)
     spine = _official(tree.spine, known)
     spec, spine = implied_budget(product, spine, tree.levels, budget)
-    constraints = bound_table(product, known, spine, _exact(tree, product, spine))
-    _check_bounds(tree, constraints)
-    check_feasible(product, spine, constraints)
     listing, digest = list_of_files(path, _files(file))
     published = PublishedFile(path.resolve().name, listing.count("\n"), digest)
     resolved = _resolved(product, file.product, spec, known, spine, estimator, published)
-    run = Run(path, resolved).on_frame(known, spine)
-    for rules, level in zip(run.rules(constraints), constraints.levels, strict=True):
-        check_stages(rules, level, product.workload)
+    run = Run(path, replace(resolved, tied=tie)).on_frame(known, spine)
+    constraints = bound_table(product, known, spine, _exact(tree, product, spine))
+    _check_bounds(tree, constraints)
+    constraints = tie_constraints(run, constraints, seeded=False)
+    check_feasible(product, spine, constraints)
+    check_rules(run, constraints)
     return BorrowedRun(run, tree, constraints, listing, geography)
 
 
@@ -147,6 +161,7 @@ def borrow_together(
     state: str | None = None,
     totals: Path | None = None,
     budgets: Sequence[str] = (),
+    tie: Path | None = None,
 ) -> tuple[BorrowedRun, ...]:
     """Return the runs of several files of one census: persons and units of the same blocks.
 
@@ -155,9 +170,12 @@ def borrow_together(
     paths, estimator, frame, state
         As for :func:`borrow`.
     totals : Path, optional
-        Published table or redistricting zip.
+        Published table or redistricting zip. By default totals of states are those of `tie`, if they are
+        exact there.
     budgets : sequence of str
         Presets, or run files, one for a product at most.
+    tie : Path, optional
+        Redistricting release, for DHC persons.
 
     Raises
     ------
@@ -167,18 +185,27 @@ def borrow_together(
         If the files are of different blocks, or differ about their housing units, which both hold exactly.
     """
     stated = dict(map(_stated, budgets))
-    public = None if totals is None else read_public_totals(totals)
+    release = None if tie is None else release_path(tie)
+    public = _exact_totals(release) if totals is None else read_public_totals(totals)
     found: dict[str, BorrowedRun] = {}
     for path in map(located, paths):
         file = _opened(path, state, public)
         name = file.product.name
+        tied = _check_tie(path, file, release)
         if name in found:
             raise ConfigError(
                 f"{path}: measurements of {name} are there twice; files of two censuses, or of two vintages, "
                 "are estimated one at a time."
             )
-        found[name] = borrow(path, file, estimator=estimator, frame=frame, budget=stated.pop(name, None))
+        stated_here = stated.pop(name, None)
+        found[name] = borrow(
+            path, file, estimator=estimator, frame=frame, budget=stated_here, tie=release if tied else None
+        )
         _check_alike(found[name].run, next(iter(found.values())).run)
+    if release is not None and not any(one.run.product.tied for one in found.values()):
+        raise ConfigError(
+            f"--tie: none of {', '.join(found)} agrees with a redistricting release; leave it out."
+        )
     if stated:
         raise ConfigError(f"--budget: of {', '.join(stated)}, and the files are of {', '.join(found)}.")
     units = {name: counts for one in found.values() for name, counts in one.run.frame.units.items()}
@@ -231,12 +258,39 @@ def _opened(path: Path, state: str | None, totals: PublicTotals | None) -> Burea
             "RUN.toml --out OUT."
         )
     file = BureauFile.open(path, state, totals)
-    if file.product.layout not in ("persons", "units"):
+    if file.product.layout not in ("persons", "units", "dhc-persons"):
         raise ConfigError(
-            f"{path}: measurements of {file.product.name}; microdata are made of pl94-persons and "
-            "pl94-units. opendas interval answers questions about others."
+            f"{path}: measurements of {file.product.name}; microdata are made of pl94-persons, pl94-units "
+            "and dhc-persons. opendas interval answers questions about others."
         )
     return file
+
+
+def _check_tie(path: Path, file: BureauFile, release: Path | None) -> bool:
+    """Return whether a file is of a product that is tied to a redistricting release."""
+    tie = file.product.tie
+    if tie is not None and release is None:
+        raise ConfigError(
+            f"{path}: microdata of {file.product.name} agree with a release of {tie.product}, without which "
+            "the counts of the top are out of reach: give one with --tie. opendas estimate --from-nmf makes "
+            "one of the redistricting measurements."
+        )
+    return tie is not None
+
+
+def _exact_totals(release: Path | None) -> PublicTotals | None:
+    """Return the totals of states that a redistricting release publishes exactly, if it does."""
+    if release is None:
+        return None
+    released = ReleaseFolder(release)[pl94_persons().name]
+    exact = [f"{one.query}@{one.geolevel}" for one in released.product.invariants]
+    if "total@state" not in exact or "state" not in released.frame.geolevels:
+        return None
+    codes, state = np.unique(released.frame.codes("state"), return_inverse=True)
+    people = np.bincount(state, released.estimate.row_totals()).astype(np.int64)
+    totals = {code.decode(): count for code, count in zip(codes.tolist(), people.tolist(), strict=True)}
+    none = np.zeros(0, dtype=np.int64)
+    return PublicTotals(str(release), totals, none.astype("S15"), none)
 
 
 def _held(tree: NoisyTree) -> Product:
@@ -271,9 +325,17 @@ def _geography(paths: Sequence[Path], product: Product) -> ReaderSpec | None:
     return ReaderSpec("histogram", (), product, frame=paths[0], geocode=geocode)
 
 
-def _known_frame(tree: NoisyTree, product: Product, geography: ReaderSpec | None) -> Frame:
+def _known_frame(tree: NoisyTree, product: Product, geography: ReaderSpec | None, tie: Path | None) -> Frame:
     """Return the file's blocks with the areas that public geography gives them, and their units."""
-    frame = replace(tree.frame, units=_units(tree, product))
+    frame = tree.frame
+    if tie is None:
+        frame = replace(frame, units=_units(tree, product))
+    else:
+        earlier = ReleaseFolder(tie)[pl94_persons().name].frame
+        place = places_of_blocks(frame, earlier.geocodes, str(tie))
+        units = {name: counts[place] for name, counts in earlier.units.items()}
+        areas = {name: codes[place] for name, codes in earlier.entities.items()}
+        frame = replace(frame, units=units, entities=areas)
     if geography is None:
         return frame
     if geography.paths:
@@ -321,7 +383,7 @@ def _official(spine: Spine, frame: Frame) -> Spine:
 
     Estimates break ties by them. Where all geounits are official, they have official codes. Otherwise it is a
     spine as in production: below the nation the part in American Indian areas, or outside of them, stands in
-    front (1 or 0, as in the file), and groups are numbered below their parents.
+    front (1 or 0, as in the file), groups are numbered below their parents, and parts of a tract behind it.
     """
     plain = all(level.official for level in spine.levels)
     levels: list[SpineLevel] = []
@@ -331,7 +393,11 @@ def _official(spine: Spine, frame: Frame) -> Spine:
         if known is not None and (plain or level.name in ("us", frame.leaf)):
             levels.append(replace(level, geocodes=known))
             continue
+        if level.name == "tract_subset":
+            known = frame.codes("tract")[first]
         codes = None if known is None else np.char.add(level.geocodes.astype("S1"), known)
+        if codes is not None and level.name == "tract_subset":
+            codes = _numbered(codes)
         if codes is None or len(np.unique(codes)) < len(codes):
             rank = rank_in_run(level.parent) + 1
             numbers = np.char.zfill(rank.astype(str), len(str(int(rank.max())))).astype("S")
@@ -341,6 +407,17 @@ def _official(spine: Spine, frame: Frame) -> Spine:
             whole = np.unique(frame.codes("state")[first], return_inverse=True)[1].astype(np.int64)
         levels.append(replace(level, geocodes=codes, official=False, whole=whole))
     return replace(spine, levels=tuple(levels))
+
+
+def _numbered(codes: Codes) -> Codes:
+    """Number geounits of equal code: ``.1``, ``.2`` ... behind it, as a run's own step does."""
+    _, same, count = np.unique(codes, return_inverse=True, return_counts=True)
+    order = np.argsort(same, kind="stable")
+    number = np.empty(len(codes), dtype=np.int64)
+    number[order] = rank_in_run(same[order]) + 1
+    suffix = np.char.add(b".", number.astype("S10"))
+    found = np.where(count[same] > 1, np.char.add(codes, suffix), codes)
+    return np.array(found.tolist())  # as wide as they are long
 
 
 def _exact(tree: NoisyTree, product: Product, spine: Spine) -> dict[str, Ints]:
