@@ -50,7 +50,8 @@ class RemotePath(PosixPath):
     """The path of a file or folder at an address; every method raises EnvironmentFailure if it is refused."""
 
     def __str__(self) -> str:
-        return self.address
+        is_relative = not self.parts or _SCHEME.fullmatch(self.parts[0]) is None
+        return "/".join(self.parts) if is_relative else self.address
 
     @property
     def address(self) -> str:

@@ -22,6 +22,7 @@ from support.noisy_trees import MadeTree
 import opendas as od
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.demo import write_demo
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
 from opendas.files.addresses import RemotePath, located
 from opendas.files.nmf.bureau import read_bureau_levels
@@ -187,6 +188,22 @@ def test_only_the_parts_that_a_state_needs_are_fetched(folder, server, tmp_path,
     assert 0 < fetched < size / 2
 
 
+def test_microdata_from_measurements_at_an_address_are_those_of_the_files(server, folder, tmp_path) -> None:
+    """Everything public is the same but for dates; the digests of the files that were read too."""
+    write_demo(tmp_path / "demo", blocks=60)
+    od.measure(od.load(tmp_path / "demo" / "persons.toml"), tmp_path / "run")
+    made = folder.parent / "measured"
+    od.export_measurements(tmp_path / "run", made)
+    place = f"http://{server[1]}/bucket/measured/pl94-persons"
+    for out, path in (("here", str(made / "pl94-persons")), ("there", place)):
+        od.estimate_published([path], tmp_path / out)
+    for name in ("mdf", "measurements", "run"):
+        one, other = (tmp_path / out / "release" / name for out in ("here", "there"))
+        files = [file.relative_to(one) for file in sorted(one.rglob("*")) if file.is_file()]
+        assert files
+        assert all((one / file).read_bytes() == (other / file).read_bytes() for file in files)
+
+
 def test_what_is_wrong_at_an_address_is_named(folder, server, tmp_path, capsys) -> None:
     handler, host = server
     with pytest.raises(ConfigError, match=r"no folder State\.parquet"):
@@ -223,4 +240,5 @@ def test_an_address_is_kept_in_a_path() -> None:
     inner = located("s3://b/k?region=r") / "State.parquet"
     assert isinstance(inner, RemotePath)
     assert inner.address == "s3://b/k/State.parquet?region=r"
+    assert str((inner / "part").relative_to(located("s3://b/k?region=r"))) == "State.parquet/part"
     assert not isinstance(located("a/b"), RemotePath)
