@@ -397,3 +397,83 @@ def test_a_tied_run_is_not_repeated_alone(world: Path, tmp_path: Path) -> None:
     assert code == 2
     assert "fine is tied to a release of mini, whose own error would be missing" in text
     assert not (copy / "release/replicates").exists()
+
+
+@pytest.fixture(scope="module")
+def typed(world: Path) -> Path:
+    """A product that tells two kinds of school apart, of which the frame knows how many each block has."""
+    text = FINE.replace('kind = ["home", "school", "prison"]', 'kind = ["home", "lower", "upper", "prison"]')
+    text = text.replace('name = "fine"', 'name = "typed"').replace('"kind * age"', '"quarter * age"')
+    text = text.replace('school = ["school"]', 'school = ["lower", "upper"]')
+    text = text.replace('groups = ["kind", ', 'groups = ["kind", "kind * age", ')
+    text = text.replace(
+        'least_squares = { "*" = [["kind", "quarter * age"]] }', 'least_squares = { "*" = [["kind"]] }'
+    )
+    text = text.replace("[passes]", '[passes]\nrounder = { "*" = [["detailed"]] }', 1)
+    text = text.partition("[[passes.earlier]]")[0] + "[tie]" + text.partition("[tie]")[2]
+    (world / "typed.toml").write_text(text + 'units = { lower = "lowers", upper = "uppers" }\n')
+    rng = np.random.default_rng(8)
+    head, *lines = (world / "frame.csv").read_text().splitlines()
+    place = head.split(",").index("schools")
+    frame = [f"{head},lowers,uppers"]
+    lowers = {}
+    for line in lines:
+        schools = int(line.split(",")[place])
+        lower = int(rng.integers(0, schools + 1))
+        lowers[line.split(",")[0]] = lower
+        frame.append(f"{line},{lower},{schools - lower}")
+    (world / "typed-frame.csv").write_text("\n".join(frame) + "\n")
+    head, *lines = (world / "fine.csv").read_text().splitlines()
+    renamed = [
+        line.replace(",school,", ",lower," if lowers[line.split(",")[0]] else ",upper,") for line in lines
+    ]
+    (world / "typed.csv").write_text("\n".join([head, *renamed]) + "\n")
+    run = RUN.replace('product = "fine.toml"', 'product = "typed.toml"').replace("fine.csv", "typed.csv")
+    run = run.replace('frame = "frame.csv"', 'frame = "typed-frame.csv"').replace('"kind * age"', "kind")
+    (world / "typed-run.toml").write_text(run)
+    return world
+
+
+def test_people_of_types_without_a_unit_get_another_type(typed: Path, tmp_path: Path) -> None:
+    code, text = opendas("run", typed / "typed-run.toml", "--out", tmp_path / "out", "--seed", 5)
+    assert code == 0, text
+    found = ReleaseFolder(tmp_path / "out")["typed"]
+    kinds = found.product.workload.group("kind").answers(to_dense(found.estimate))
+    for column, name in ((1, "lowers"), (2, "uppers")):
+        units = found.frame.units[name]
+        assert (kinds[:, column] >= units).all()
+        assert (kinds[units == 0, column] == 0).all()
+    first = ReleaseFolder(typed / "first")["mini"]
+    coarse = found.product.workload.group("quarter * age").answers(to_dense(found.estimate))
+    assert np.array_equal(coarse, to_dense(first.estimate))
+    (run,) = certificate_of(tmp_path / "out")["runs"]
+    assert run["moved"] > 0
+    assert "tie: lower by lowers of the frame: 1 to 99999 a unit" in run["declared"]
+    code, text = opendas("verify", tmp_path / "out", "--rederive", "--allow-seeded")
+    assert code == 0, text
+    assert "2 types of unit as the frame has them" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "expected"),
+    [
+        (("typed.toml", 'lower = "lowers", ', ""), 2, "'upper' has a column and 'lower' has none"),
+        (("typed.toml", 'lower = "lowers"', 'low = "lowers"'), 2, "no level 'low' of one attribute"),
+        (("typed-frame.csv", ",0,0\n", ",0,1\n"), 3, "units of the types lower, upper"),
+    ],
+)
+def test_units_that_cannot_be_are_refused(
+    typed: Path, tmp_path: Path, change: tuple[str, str, str], code: int, expected: str
+) -> None:
+    for path in typed.glob("*"):
+        if path.is_file():
+            shutil.copy(path, tmp_path)
+    shutil.copytree(typed / "first", tmp_path / "first")
+    name, old, new = change
+    text = (tmp_path / name).read_text()
+    assert old in text
+    (tmp_path / name).write_text(text.replace(old, new))
+    found, said = opendas("run", tmp_path / "typed-run.toml", "--out", tmp_path / "out", "--seed", 3)
+    assert found == code, said
+    assert expected in " ".join(said.split())
+    assert not (tmp_path / "out/release").exists()

@@ -182,6 +182,9 @@ class RunFacts:
         Whose measurements these are, where others took them; the loss is then theirs.
     pyramids : tuple of Pyramid
         Released people by sex and age; empty where the product has no single years of age.
+    moved : int or None
+        Records whose type has no unit in their leaf, or is needed by another there, and that got another
+        type; None where types are not compared with units.
 
     Raises
     ------
@@ -226,6 +229,7 @@ class RunFacts:
     parts: tuple[Origin, ...] = ()
     published: PublishedFile | None = None
     pyramids: tuple[Pyramid, ...] = ()
+    moved: int | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -323,6 +327,7 @@ class RunFacts:
             **({} if self.companion is None else {"companion": self.companion}),
             **({"parts": [part.to_dict() for part in self.parts]} if self.parts else {}),
             **({} if self.published is None else {"published": self.published.to_dict()}),
+            **({} if self.moved is None else {"moved": self.moved}),
             **({"pyramids": [one.to_dict() for one in self.pyramids]} if self.pyramids else {}),
         }
 
@@ -417,6 +422,7 @@ class RunFacts:
             published=None
             if record.get("published") is None
             else PublishedFile.from_dict(record["published"]),
+            moved=None if record.get("moved") is None else int(record["moved"]),
             pyramids=tuple(Pyramid.from_dict(one) for one in record.get("pyramids", ())),
         )
 

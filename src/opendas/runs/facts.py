@@ -16,6 +16,7 @@ from opendas.custody.stamps import UNPROVEN_PART
 from opendas.engines.truth import input_tag
 from opendas.errors import ConfigError
 from opendas.files.mdf.layout import mdf_parts
+from opendas.files.mdf.unit_types import UnitTypes
 from opendas.geography.summary import summarise
 from opendas.measurement.loss import attribute_losses, record_loss, within_losses
 from opendas.measurement.official import official_losses
@@ -30,6 +31,7 @@ from opendas.report.pyramids import pyramids
 from opendas.runs.account import account_facts, note_reading, tagger_of
 from opendas.runs.run import Run
 from opendas.schema.attributes import label_runs
+from opendas.schema.declarations import MAX_PEOPLE_PER_UNIT
 from opendas.schema.histogram import Histogram
 from opendas.schema.provenance import Domain
 from opendas.version import __version__, commit
@@ -108,6 +110,11 @@ def measured_facts(
             "that release is not in the loss of this run, and is in the totals"
         )
         public += [f"tie: {row} as {column} of the frame" for row, column in tie.columns.items()]
+        if UnitTypes.of(product, run.frame) is not None:
+            public += [
+                f"tie: {level} by {column} of the frame: 1 to {MAX_PEOPLE_PER_UNIT} a unit"
+                for level, column in tie.units.items()
+            ]
     within = within_losses(plan, held)
     return RunFacts(
         product=product.name,

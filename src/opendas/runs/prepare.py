@@ -18,6 +18,7 @@ from opendas.engines.truth import ExactCounts
 from opendas.errors import DataError, PrivacyError
 from opendas.files.atomic import write_atomic
 from opendas.files.mdf.layout import check_mdf
+from opendas.files.mdf.unit_types import UnitTypes
 from opendas.files.release_folder import tied_counts
 from opendas.gls.model import TreeModel
 from opendas.measurement.invariants import declared_invariants
@@ -187,7 +188,10 @@ def tie_constraints(run: Run, constraints: ConstraintTable, *, seeded: bool) -> 
             "others, so that this release would show what it hides. Tie to a release that was made with a "
             "secret key, or give this run a seed, too."
         )
-    tied = tied_counts(release, run.product, run.frame).take(spine.leaf_order)
+    counts = tied_counts(release, run.product, run.frame)
+    if (types := UnitTypes.of(run.product, run.frame)) is not None:
+        types.check(counts)
+    tied = counts.take(spine.leaf_order)
     return constraints.tied_to(tie.product, run.product.workload.group(tie.query), tied, spine)
 
 

@@ -16,6 +16,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, cast
 
+from opendas.arrays import Ints
 from opendas.constraints.table import ConstraintTable, invariant_geolevels
 from opendas.custody.stamps import KeyCustody
 from opendas.engines.backend import Backend, open_backend
@@ -36,6 +37,7 @@ from opendas.files.geography_files import (
     write_frame,
     write_spine,
 )
+from opendas.files.mdf.unit_types import UnitTypes
 from opendas.files.mdf.writing import MdfFiles
 from opendas.files.official_areas import official_areas_path, write_official_areas
 from opendas.files.release_folder import ReleaseFolder
@@ -454,7 +456,9 @@ def _write(
 ) -> dict[str, Any]:
     """Write files and certificate, and finish the act."""
     space, run, product = act.space, measured.run, measured.run.product
-    leaves = Leaves(estimation, run.spine)
+    leaves: Callable[[Ints], Histogram] = Leaves(estimation, run.spine)
+    if (types := UnitTypes.of(product, run.frame)) is not None:
+        leaves = types.on(leaves)
     folder = space.release / "mdf" / product.layout
     companion = _companion_estimate(space, product)
     microdata = MdfFiles(folder, product, run.frame, leaves, act.options.mdf_format, companion)
@@ -473,6 +477,8 @@ def _write(
     records = microdata.records
     act.clock.lap("write")
     facts = estimated_facts(facts, run, solved, records, leaves)
+    if types is not None:
+        facts = replace(facts, moved=sum(types.moved.values()))
     more = {
         "records": records,
         "families": solved.families,

@@ -173,6 +173,10 @@ class Tie:
     columns : mapping of str to str
         Label of a row -> column of public unit counts in the frame, for rows that the earlier product does
         not count.
+    units : mapping of str to str
+        Label of a level of one attribute -> column of public unit counts in the frame: in a leaf nobody has
+        a level without units, and at least as many people as units and at most
+        :data:`MAX_PEOPLE_PER_UNIT` times as many have one with. Used where the frame has all the columns.
     """
 
     product: str
@@ -183,6 +187,7 @@ class Tie:
     impossible: tuple[tuple[int, int], ...] = ()
     rows: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, exact."""
@@ -198,6 +203,7 @@ class Tie:
             "impossible": [list(rows) for rows in self.impossible],
             **({"rows": {label: list(self.rows[label]) for label in sorted(self.rows)}} if self.rows else {}),
             **({"columns": dict(sorted(self.columns.items()))} if self.columns else {}),
+            **({"units": dict(sorted(self.units.items()))} if self.units else {}),
         }
 
     @classmethod
@@ -218,6 +224,7 @@ class Tie:
             _ranges(record["impossible"]),
             {label: tuple(cells) for label, cells in record.get("rows", {}).items()},
             dict(record.get("columns", {})),
+            dict(record.get("units", {})),
         )
 
 

@@ -207,5 +207,9 @@ def dhc_persons() -> Product:
             earlier=(PassPlan({"*": ((*_COARSE, _BY_RELATIONSHIP, _BY_RELGQ),)}, {"*": (chain,)}),),
         ),
         preset="us2020-dhc-persons",
-        tie=Tie("pl94-persons", PL94_CELL),
+        tie=Tie(
+            "pl94-persons",
+            PL94_CELL,
+            units={label: f"gq{code}" for code, label in zip(GQ_CODES, GQ_TYPES, strict=True)},
+        ),
     )

@@ -192,6 +192,7 @@ class Product:
         columns = [bound.column for bound in self.bounds]
         if self.tie is not None:
             columns += [*(bound.column for bound in self.tie.bounds), *self.tie.columns.values()]
+            columns += self.tie.units.values()
         return tuple(dict.fromkeys(columns))
 
     def bound_row(self, bound: Bound) -> int:

@@ -15,6 +15,7 @@ from opendas.files.geography_files import ConstraintRows, read_tie
 from opendas.files.mdf.dhc_units import units_of_records
 from opendas.files.mdf.layout import PRODUCTION_LAYOUTS, estimate_of_records, mdf_parts
 from opendas.files.mdf.reading import MdfRecords, mdf_files, read_mdf_records
+from opendas.files.mdf.unit_types import UnitTypes
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder, tied_counts
 from opendas.geography.frame import GQ_COLUMNS, official_codes, official_geolevels
 from opendas.geography.spine import SpineLevel
@@ -218,7 +219,16 @@ def check_tie(data: Microdata) -> str:
     require(
         not len(unlike), f"other counts than {tie.product} in {first_few(code.decode() for code in codes)}."
     )
-    return f"{plural('count', len(tied.counts))} of {tie.query}, as in the release of {tie.product}"
+    types = UnitTypes.of(released.product, released.frame)
+    if types is not None:
+        broken = types.broken(np.arange(tied.rows), data.estimate)
+        codes = released.frame.geocodes[broken]
+        require(
+            not len(broken),
+            f"other types of unit than the frame has in {first_few(code.decode() for code in codes)}.",
+        )
+    held = "" if types is None else f"; {plural('type', len(tie.units))} of unit as the frame has them"
+    return f"{plural('count', len(tied.counts))} of {tie.query}, as in the release of {tie.product}{held}"
 
 
 def _check_tied_counts(released: ReleasedProduct, tie: Tie, tied: Histogram) -> None:

@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
+import numpy as np
 from pydantic import Field, StringConstraints
 
 from opendas.errors import ConfigError, Finding
@@ -35,7 +36,7 @@ from opendas.schema.dhc_units import dhc_units, dhc_units_tenvacgq
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Passes, PassPlan, Product
 from opendas.schema.provenance import PROVENANCE_WORDS, Provenance
-from opendas.schema.query_groups import Workload
+from opendas.schema.query_groups import QueryGroup, Workload
 from opendas.schema.workloads import OWN_WORKLOADS, find_workload, inside_or_out, recodes_of
 
 # The tables of passes in run files and product files.
@@ -184,6 +185,7 @@ class TiedProductSection(Section):
     query: Name
     rows: Mapping[str, _Levels] = Field(default_factory=dict)
     columns: Mapping[str, Name] = Field(default_factory=dict)
+    units: Mapping[str, Name] = Field(default_factory=dict)
 
 
 class ProductFile(Section):
@@ -334,7 +336,34 @@ def _tie(declared: ProductFile, workload: Workload, check: _Checker) -> Tie | No
             f"no row {label!r}; {nearest(label, labels)}" if label in named else f"nothing counts {label!r}"
         )
         check.refuse(("tie",), f"query {query.name!r}: {rule}")
-    return Tie(given.product, query.name, rows=dict(given.rows), columns=dict(given.columns))
+    _check_units(given.units, workload, query, check)
+    return Tie(
+        given.product, query.name, rows=dict(given.rows), columns=dict(given.columns), units=dict(given.units)
+    )
+
+
+def _check_units(units: Mapping[str, str], workload: Workload, query: QueryGroup, check: _Checker) -> None:
+    """Levels with units are of one attribute, each with all that the tie counts together with it."""
+    if not units:
+        return
+    schema = workload.schema
+    holds = [n for n, attribute in enumerate(schema.attributes) if set(units) & set(attribute.levels)]
+    levels = schema.attributes[holds[0]].levels if holds else ()
+    for label in units:
+        if label not in levels:
+            check.refuse(("tie", "units"), f"no level {label!r} of one attribute; {nearest(label, levels)}")
+    if len(holds) != 1 or not set(units) <= set(levels):
+        return
+    rows = np.moveaxis(query.row_of_cell.reshape(schema.shape), holds[0], 0).reshape(len(levels), -1)
+    for number, label in enumerate(levels):
+        together = [
+            other for other, row in zip(levels, rows, strict=True) if np.array_equal(row, rows[number])
+        ]
+        if label in units and not set(together) <= set(units):
+            missing = next(other for other in together if other not in units)
+            check.refuse(
+                ("tie", "units"), f"{label!r} has a column and {missing!r} has none; give it one, too"
+            )
 
 
 def _companion(declared: ProductFile, workload: Workload, check: _Checker) -> Product | None:

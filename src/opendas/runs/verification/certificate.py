@@ -31,7 +31,7 @@ from opendas.topdown.model import OWN_ESTIMATORS
 from opendas.verify.check import differing, first_few, require
 from opendas.version import __version__
 
-TAKEN = ("records", "families", "fallbacks", "failsafe", "parts", "pyramids")
+TAKEN = ("records", "families", "fallbacks", "failsafe", "parts", "pyramids", "moved")
 """Facts that other checks count or compare: records in the microdata, all and by sex and age; families and
 parts of other packages where the estimate is made again."""
 

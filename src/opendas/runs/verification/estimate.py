@@ -25,6 +25,7 @@ from opendas.engines.work import Worker
 from opendas.errors import CheckFailed, ConfigError
 from opendas.files.atomic import write_atomic
 from opendas.files.geography_files import read_constraint_table
+from opendas.files.mdf.unit_types import UnitTypes
 from opendas.files.parquet import open_parquet
 from opendas.files.release_folder import ReleasedProduct
 from opendas.files.replicate_files import REPLICATES, ReplicateFile
@@ -98,7 +99,13 @@ def check_estimate_again(
     _check_parts(run, certified)
     with tempfile.TemporaryDirectory(prefix="opendas-") as folder:
         estimation = estimate_again(run, released, Path(folder), workers=workers, progress=progress)
-        _compare(released, Leaves(estimation, run.spine))
+        leaves: Callable[[Ints], Histogram] = Leaves(estimation, run.spine)
+        if (types := UnitTypes.of(run.product, run.frame)) is not None:
+            leaves = types.on(leaves)
+        _compare(released, leaves)
+        if types is not None:
+            moved = sum(types.moved.values())
+            require(moved == certified.get("moved"), f"{moved} records get another type, not as certified.")
         families = Path(folder) / "families.parquet"
         solved = FamilyFile(families, run.spine.names, estimation.finished()).write()
     _compare_families(certified, solved)
