@@ -1,17 +1,25 @@
 """The posterior of blocks beside least squares, at identical measurements.
 
-    python experiments/posterior.py [DATA] [--seeds 10] [--plans production blocks ...] [--to FOLDER]
+    python experiments/posterior.py [DATA] [--first 1] [--seeds 10] [--plans production ...] [--to FOLDER]
 
 Rhode Island 2010, persons. Each pair of runs has the same seed, hence the same noisy answers, and the same
 estimates of block groups; only blocks differ. Pairs: the production's shares, the two plans of equal rho
 (``experiments/equal_rho.py``), and the production's shares without public units, so that nothing but the
-noisy answers says how large a block is.
+noisy answers says how large a block is. ``made`` is the synthetic state of ``opendas demo`` with the
+production's shares: its blocks are of another shape.
 
 A change is the mean difference in percent of the mean error of ``informed``, with its standard error over
-seeds. Negative is better. Then how many true counts of blocks lie in the 90 % credible intervals of the draws
-that the release was chosen from, by size, and how wide these are. Then a synthetic block group in which one
-block houses 3,000 students, where the prior expects fifty people: what the estimate is for more and more
-noise.
+seeds. Negative is better. Rows of Tables 9 to 13 of the TopDown paper stand beside the paper's own. Then how
+many true counts of blocks, and of half a block group's blocks together, lie in the 90 % credible intervals of
+the draws that the release was chosen from, by size, by race, and where the interval is above zero, and how
+wide these are.
+
+Then what can be gained: the error that each release expects if the truth is one of the draws, so if the prior
+is right, and so is the block group; and the least that any table can expect which adds up to the block group.
+And what every eighth block group gains where its own counts are the true ones.
+
+Then a synthetic block group in which one block houses 3,000 students, where the prior expects fifty people:
+what the estimate is for more and more noise.
 """
 
 from __future__ import annotations
@@ -26,10 +34,22 @@ from unittest.mock import patch
 import numpy as np
 import numpy.typing as npt
 from equal_rho import bias, changes
-from experiment import Figures, arguments, deliver, figures_of, load, markdown, note, rhode_island
+from experiment import (
+    Figures,
+    arguments,
+    average,
+    deliver,
+    figures_of,
+    load,
+    markdown,
+    note,
+    paper_rows,
+    rhode_island,
+)
 
 import opendas as od
 from opendas.constraints.table import LevelConstraints
+from opendas.demo import write_demo
 from opendas.measurement.family import FamilyMeasurement, QueryAnswers
 from opendas.metrics.evaluate import evaluate
 from opendas.readers.base import InputData
@@ -46,16 +66,23 @@ PLANS = {
     "kept": "opendas2026-persons",
     "blocks": "opendas2026-blocks-persons",
     "production, no units": "pr2020-persons",
+    "made": "pr2020-persons",
 }
+MADE_BLOCKS = 1500
 Found = Mapping[str, Sequence[Figures]]
 
 
 def runs_of(plan: str, data: Path, folder: Path) -> dict[str, Run]:
     """Return the run of each estimator."""
     found = {}
+    made = write_demo(folder / "made", MADE_BLOCKS)[0] if plan == "made" else None
     for name in ESTIMATORS:
-        budget = f'preset = "{PLANS[plan]}"'
-        run = load(rhode_island(data, budget, run=f'estimator = "{name}"'), folder)
+        budget, estimator = f'preset = "{PLANS[plan]}"', f'estimator = "{name}"'
+        if made:
+            text = made.read_text(encoding="utf-8").replace("[run]", f"[run]\n{estimator}", 1)
+            found[name] = load(text, made.parent)
+            continue
+        run = load(rhode_island(data, budget, run=estimator), folder)
         found[name] = run.changed(product=replace(run.product, bounds=())) if "no units" in plan else run
     return found
 
@@ -71,6 +98,10 @@ QUERIES = ("total", "votingage", "hispanic", "cenrace", "hispanic * cenrace", "d
 SIZES = ((0, 1), (1, 3), (3, 10), (10, 100), (100, 1000), (1000, 10**9))
 
 
+RACES = ("white", "black", "American Indian", "Asian", "Pacific", "some other race")
+Covered = dict[tuple[str, str], tuple[int, int, float]]
+
+
 @contextmanager
 def kept() -> Iterator[list[tuple[FamilyData, npt.NDArray[np.int32]]]]:
     """Keep every family's draws for a while; only in this process."""
@@ -81,70 +112,189 @@ def kept() -> Iterator[list[tuple[FamilyData, npt.NDArray[np.int32]]]]:
 
 def coverage(
     run: Run, truth: InputData, draws: Sequence[tuple[FamilyData, npt.NDArray[np.int32]]]
-) -> dict[tuple[str, str], tuple[int, int, float]]:
-    """Count true counts of blocks, those in the 90 % interval of their draws, and the intervals' widths.
+) -> Covered:
+    """Count true counts, those in the 90 % interval of their draws, and the intervals' widths.
 
-    Cells that the block group does not have are left out: the release says that there is nobody.
+    Of single blocks, and of every second block of a block group together. Cells that the block group does not
+    have are left out: the release says that there is nobody.
     """
-    found: dict[tuple[str, str], tuple[int, int, float]] = {}
+    found: Covered = {}
+
+    def add(query: str, label: str, inside: npt.NDArray[np.bool_], width: npt.NDArray[np.int64]) -> None:
+        number, held, sum_ = found.get((query, label), (0, 0, 0.0))
+        found[query, label] = number + inside.size, held + int(inside.sum()), sum_ + float(width.sum())
+
     for data, tables in draws:
-        leaves = np.searchsorted(truth.frame.geocodes, data.geocodes)
-        exact = np.stack([truth.histogram.dense(leaf) for leaf in leaves.tolist()])
+        exact = exact_counts(truth, data)
+        for query in QUERIES:
+            true, drawn, rows = by_query(run, query, data, exact, tables)
+            lower, upper = middle(drawn)
+            inside, width = (lower <= true) & (true <= upper), upper - lower
+            open_ = np.broadcast_to(data.usable.any(axis=1)[:, None], true.shape)
+            add(query, "all", inside[open_], width[open_])
+            add(query, "above zero", inside[open_ & (lower > 0)], width[open_ & (lower > 0)])
+            for least, most in SIZES:
+                here = (true >= least) & (true < most) & open_
+                add(query, f"{least:,} to {most - 1:,}", inside[here], width[here])
+            if query == "cenrace":
+                for race, name in enumerate(RACES):
+                    here = open_ & (rows == race)[None, :]
+                    add("race alone", name, inside[here], width[here])
+            lower, upper = middle(drawn[:, ::2].sum(axis=1))
+            sums = true[::2].sum(axis=0)
+            add("sums", query, (lower <= sums) & (sums <= upper), upper - lower)
+    return found
+
+
+def exact_counts(truth: InputData, data: FamilyData) -> npt.NDArray[np.int64]:
+    """Return the true counts of a family's children, int64 (C, n)."""
+    leaves = np.searchsorted(truth.frame.geocodes, data.geocodes)
+    return np.stack([truth.histogram.dense(leaf) for leaf in leaves.tolist()])
+
+
+def by_query(
+    run: Run, query: str, data: FamilyData, exact: npt.NDArray[np.int64], tables: npt.NDArray[np.int32]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Return counts and draws of the rows of a query group that the family has, and which rows these are."""
+    rows = run.product.workload.group(query).row_of_cell
+    used, compact = np.unique(rows[data.cells], return_inverse=True)
+    true = np.stack([exact[:, rows == row].sum(axis=1) for row in used], axis=1)
+    return true, tables @ np.eye(len(used), dtype=np.int32)[compact], used
+
+
+def middle(drawn: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Return the ends of the middle 90 % of draws."""
+    ordered, tail = np.sort(drawn, axis=0), int(0.05 * len(drawn))
+    return ordered[tail], ordered[-1 - tail]
+
+
+def expected(
+    run: Run,
+    releases: Mapping[str, Histogram],
+    truth: InputData,
+    draws: Sequence[tuple[FamilyData, npt.NDArray[np.int32]]],
+) -> list[Sequence[object]]:
+    """Return a block's mean absolute error if the truth is a draw: of releases, and the least of any table.
+
+    That table has, for a row, the same quantile in all children, such that they add up to the parent: errors
+    are convex, and going on to the next draw costs as much in each child.
+    """
+    sums: dict[tuple[str, str], float] = {}
+    blocks = sum(len(tables[0]) for _, tables in draws)
+    for data, tables in draws:
+        counts = {
+            name: exact_counts(replace(truth, histogram=estimate), data)
+            for name, estimate in releases.items()
+        }
+        for query in QUERIES:
+            for name, table in counts.items():
+                ours, drawn, _ = by_query(run, query, data, table, tables)
+                sums[name, query] = sums.get((name, query), 0.0) + float(
+                    np.abs(drawn - ours).sum() / len(drawn)
+                )
+            for row, total in enumerate(ours.sum(axis=0)):  # both releases have the block group's
+                least = least_error(drawn[:, :, row], int(total))
+                sums["least", query] = sums.get(("least", query), 0.0) + least
+    return [(query, *(sums[name, query] / blocks for name in (*releases, "least"))) for query in QUERIES]
+
+
+def known_parents(
+    run: Run,
+    releases: Mapping[str, Histogram],
+    truth: InputData,
+    draws: Sequence[tuple[FamilyData, npt.NDArray[np.int32]]],
+) -> list[Sequence[object]]:
+    """Return mean absolute errors in every eighth block group: of releases, and with its true counts.
+
+    People in cells that the released block group does not have stay outside in the last.
+    """
+    errors: dict[tuple[str, str], list[npt.NDArray[np.int64]]] = {}
+    for data, _ in draws[::8]:
+        exact = exact_counts(truth, data)
+        tables = {name: exact_counts(replace(truth, histogram=ours), data) for name, ours in releases.items()}
+        start = exact[:, data.cells]
+        family = replace(data.family, parent=start.sum(axis=0))
+        found = posterior_table(family, data.rules, data.measurement, data.groups, start)
+        if found is None:
+            continue
+        tables["true block group"] = exact.copy()
+        tables["true block group"][:, data.cells] = found[0]
         for query in QUERIES:
             rows = run.product.workload.group(query).row_of_cell
-            used, compact = np.unique(rows[data.cells], return_inverse=True)
-            true = np.stack([exact[:, rows == row].sum(axis=1) for row in used], axis=1)
-            sums = np.sort(tables @ np.eye(len(used), dtype=np.int32)[compact], axis=0)
-            tail = int(0.05 * len(sums))
-            lower, upper = sums[tail], sums[-1 - tail]
-            for least, most in ((0, 10**9), *SIZES):
-                here = (true >= least) & (true < most) & data.usable.any(axis=1)[:, None]
-                label = "all" if (least, most) == (0, 10**9) else f"{least:,} to {most - 1:,}"
-                inside = ((lower <= true) & (true <= upper))[here]
-                before = found.get((query, label), (0, 0, 0.0))
-                more = (len(inside), int(inside.sum()), float((upper - lower)[here].sum()))
-                found[query, label] = tuple(a + b for a, b in zip(before, more, strict=True))
-    return found
+            for name, table in tables.items():
+                error = np.zeros((rows.max() + 1, len(table)), np.int64)
+                np.add.at(error, rows, (table - exact).T)
+                errors.setdefault((name, query), []).append(np.abs(error).sum(axis=0))
+    names = (*releases, "true block group")
+    mean = {key: float(np.concatenate(several).mean()) for key, several in errors.items()}
+    return [(query, *(mean[name, query] for name in names)) for query in QUERIES]
+
+
+def least_error(drawn: npt.NDArray[np.int32], total: int) -> float:
+    """Return the least expected absolute error of counts with a sum, from draws of them, (k, C)."""
+    ordered = np.sort(drawn, axis=0)
+    error = np.array([np.abs(ordered - one).sum() for one in ordered]) / len(drawn)
+    return float(np.interp(total, ordered.sum(axis=1), error))
 
 
 def compared(
     plan: str, data: Path, seeds: Sequence[int]
-) -> tuple[Found, Mapping[str, list[dict[str, float]]], list[dict[tuple[str, str], tuple[int, int, float]]]]:
+) -> tuple[Found, Mapping[str, list[dict[str, float]]], list[Covered], list[list[Sequence[object]]]]:
     """Release with each estimator and seed, and compare with the truth."""
     found: dict[str, list[Figures]] = {name: [] for name in ESTIMATORS}
     empty: dict[str, list[dict[str, float]]] = {name: [] for name in ESTIMATORS}
-    covered: list[dict[tuple[str, str], tuple[int, int, float]]] = []
+    covered: list[Covered] = []
+    limits: list[list[Sequence[object]]] = []
     with tempfile.TemporaryDirectory() as name:
         runs = runs_of(plan, data, Path(name))
         truth = next(iter(runs.values())).read()
         for seed in seeds:
+            releases: dict[str, Histogram] = {}
             for estimator, run in runs.items():
                 with tempfile.TemporaryDirectory() as out, kept() as draws:
                     release = od.release(run, Path(out) / "out", seed=seed, workers=1)
                     fallbacks = release.certificate["runs"][0]["fallbacks"]
                     estimate = release.estimate(run.product.name)
+                releases[estimator] = estimate
                 evaluation = evaluate(truth.histogram, estimate, truth.frame, run.product, entities=True)
                 found[estimator].append(figures_of(evaluation))
                 empty[estimator].append(zeros(truth.histogram, estimate))
-                if estimator == "posterior":
-                    covered.append(coverage(run, truth, draws))
                 note(f"{plan}, {estimator}, seed {seed} done; {fallbacks} families by a fallback")
-    return found, empty, covered
+            covered.append(coverage(run, truth, draws))
+            limits = limits or [find(run, releases, truth, draws) for find in (expected, known_parents)]
+    return found, empty, covered, limits
 
 
-def covered_table(covered: Sequence[Mapping[tuple[str, str], tuple[int, int, float]]]) -> str:
-    """Return coverage and mean width over seeds, by query and size of the true count."""
-    sizes = ("all", *(f"{least:,} to {most - 1:,}" for least, most in SIZES))
-    rows = []
-    for query in QUERIES:
-        cells: list[object] = [query]
-        for size in sizes:
-            number, inside, width = np.sum([one.get((query, size), (0, 0, 0)) for one in covered], axis=0)
-            cells += [float(100 * inside / number) if number else None]
-            if size == "all":
-                cells += [float(width / max(1, number))]
-        rows.append(cells)
-    return markdown(("90 % intervals: covered, %", "all", "mean width", *sizes[1:]), rows)
+def covered_table(covered: Sequence[Covered]) -> str:
+    """Return coverage and mean width over seeds: by query and size, by race, and of sums."""
+
+    def of(query: str, label: str) -> tuple[float | None, float | None]:
+        number, inside, width = np.sum([one.get((query, label), (0, 0, 0)) for one in covered], axis=0)
+        return (float(100 * inside / number), float(width / number)) if number else (None, None)
+
+    sizes = [*(f"{least:,} to {most - 1:,}" for least, most in SIZES), "above zero"]
+    rows = [(query, *of(query, "all"), *(of(query, size)[0] for size in sizes)) for query in QUERIES]
+    return "\n\n".join(
+        (
+            markdown(("90 % intervals: covered, %", "all", "mean width", *sizes), rows),
+            markdown(("Race alone", "covered, %", "mean width"), [(r, *of("race alone", r)) for r in RACES]),
+            markdown(
+                ("Every second block together", "covered, %", "mean width"),
+                [(query, *of("sums", query)) for query in QUERIES],
+            ),
+        )
+    )
+
+
+def beside_the_paper(found: Found) -> str:
+    """Return the rows of Tables 9 to 13 at blocks and tracts: the paper's, and both estimators'."""
+    means = {name: average(several) for name, several in found.items()}
+    rows = [
+        (row.table, *row.key, row.runs["baseline1"], *(means[name][row.key] for name in ESTIMATORS))
+        for row in paper_rows(9, 10, 11, 12, 13)
+        if all(row.key in means[name] for name in ESTIMATORS)
+    ]
+    return markdown(("Table", "Geolevel", "Query", "Class", "Metric", "Paper", *ESTIMATORS), rows)
 
 
 def students(variance: float, seed: int) -> tuple[int, int]:
@@ -188,11 +338,12 @@ def main() -> None:
     """Compare plan by plan, then print the block of students."""
     parser = arguments(__doc__, seeds=10)
     parser.add_argument("--plans", nargs="+", choices=list(PLANS), default=list(PLANS))
+    parser.add_argument("--first", type=int, default=1, help="the first seed (1)")
     given = parser.parse_args()
-    seeds = range(1, given.seeds + 1)
+    seeds = range(given.first, given.first + given.seeds)
     texts = []
     for plan in given.plans:
-        found, empty, covered = compared(plan, given.data, seeds)
+        found, empty, covered, limits = compared(plan, given.data, seeds)
         rows = [
             (name, *(float(np.mean([one[key] for one in empty[name]])) for key in empty[name][0]))
             for name in empty
@@ -203,7 +354,12 @@ def main() -> None:
             "Mean signed error of block totals",
             bias(found),
             markdown(("Blocks", *empty["informed"][0]), rows),
+            beside_the_paper(found),
             covered_table(covered),
+            "A block's mean absolute error if the truth is a draw from the posterior",
+            markdown(("Query", *ESTIMATORS, "least of any table"), limits[0]),
+            "Mean absolute error in every eighth block group",
+            markdown(("Query", *ESTIMATORS, "true block group"), limits[1]),
         ]
     rows_ = [(f"{v:,.0f}", *students(v, 1), *students(v, 2)) for v in (10.0, 1e3, 1e5, 1e6, 1e7)]
     texts += [
