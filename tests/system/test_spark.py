@@ -115,8 +115,9 @@ def prepare(folder: Path) -> None:
     data = folder / "nation"
     write_nation(data, 150, 5, 1, people=30.0)
     text = (data / "persons-standard.toml").read_text()
-    (data / "informed.toml").write_text(text.replace("[run]\n", '[run]\nestimator = "informed"\n', 1))
-    (data / "apart.toml").write_text(text.replace("[run]\n", '[run]\nestimator = "block-by-block"\n', 1))
+    for file, name in (("informed", "informed"), ("posterior", "posterior"), ("apart", "block-by-block")):
+        named = text.replace("[run]\n", f'[run]\nestimator = "{name}"\n', 1)
+        (data / f"{file}.toml").write_text(named)
     damaged = folder / "damaged"
     damaged.mkdir()
     lines = ["GEOID,hhgq,votingage,hispanic,cenrace,count"]
@@ -152,7 +153,7 @@ def commands(folder: Path) -> list[tuple[str, str, list[str]]]:
         return [command, str(data / f"{file}.toml"), "--out", str(out / name), *seed, *more]
 
     found = []
-    for file in ("persons", "units", "informed", "damaged"):
+    for file in ("persons", "units", "informed", "posterior", "damaged"):
         found.append((f"{file} here", "here", words("run", file, f"{file}-here", "--workers", "1")))
         how = "own" if file == "persons" else "there"
         found.append((f"{file} there", how, words("run", file, f"{file}-there")))
@@ -216,7 +217,7 @@ def same(here: Path, there: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", ["persons", "units", "informed"])
+@pytest.mark.parametrize("name", ["persons", "units", "informed", "posterior"])
 def test_the_release_is_the_same_byte_for_byte(runs: Runs, name: str) -> None:
     for where in ("here", "there"):
         assert runs.told[f"{name} {where}"][0] == 0, runs.told[f"{name} {where}"][1]
@@ -231,7 +232,7 @@ def test_measured_and_estimated_apart(runs: Runs) -> None:
 
 def test_the_input_has_the_same_tag(runs: Runs) -> None:
     """Executors tag what they hold; the noise of a run is bound to the sum."""
-    for name in ("persons", "units", "informed"):
+    for name in ("persons", "units", "informed", "posterior"):
         here, there = (state(runs.out(f"{name}-{where}")) for where in ("here", "there"))
         assert here.input_tag == there.input_tag
         assert here.plan_digest == there.plan_digest
