@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from reference import slow_rounding as slow
@@ -165,3 +167,37 @@ def test_rows_that_a_mask_makes_equal_keep_both_ties(seed):
     result = fast(case)
     np.testing.assert_array_equal(result.values, expected)
     assert quanta(result) == objectives
+
+
+def test_with_other_coefficients_whole_numbers_may_not_exist():
+    """Seven people in one household, four of them in one child: `people <= 7 households`, by brute force.
+
+    The parent keeps the row, fractions keep it in both children, and no whole numbers do: a household lies in
+    one child, and people are in both.
+    """
+    people, households, at_most = (4, 3), 1, 7
+    assert sum(people) <= at_most * households
+    fractions = [at_most * part / 7 for part in people]  # households of 4/7 and 3/7
+    assert all(p <= room for p, room in zip(people, fractions, strict=True))
+    whole = [
+        (first, households - first)
+        for first in range(households + 1)
+        if people[0] <= at_most * first and people[1] <= at_most * (households - first)
+    ]
+    assert whole == []
+
+
+@pytest.mark.parametrize("seed", seeds(5))
+def test_only_other_coefficients_leave_fractions_without_whole_numbers(seed):
+    """Random families of two children and three cells with a row `a x <= c` each: 0 and 1, then 0 to 3."""
+    rng = np.random.default_rng(seed)
+    stuck = {2: 0, 4: 0}
+    for limit in stuck:
+        for _ in range(500):
+            a, parent, top = rng.integers(0, limit, 3), rng.integers(0, 4, 3), rng.integers(0, 5, 2)
+            splits = itertools.product(*(range(n + 1) for n in parent))
+            whole = any(a @ x <= top[0] and a @ (parent - x) <= top[1] for x in map(np.array, splits))
+            fractions = bool(a @ parent <= top.sum())  # a @ x of one child is any number up to that
+            assert fractions or not whole
+            stuck[limit] += fractions and not whole
+    assert stuck[2] == 0 < stuck[4]
