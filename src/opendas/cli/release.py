@@ -268,7 +268,7 @@ def microdata_options(function: _F) -> _F:
             "--to",
             type=FOLDER,
             default=None,
-            help="With --run: folder of the replicates. Default: beside OUT.",
+            help="Of published microdata: folder of the replicates. Default: beside OUT.",
         ),
         click.option(
             "--run",
@@ -286,10 +286,8 @@ def microdata_options(function: _F) -> _F:
 def _published(out: Path, run_file: Path | None, to: Path | None) -> Release | PublishedMicrodata:
     import opendas
 
-    if run_file is not None:
+    if run_file is not None or to is not None or out.with_name(out.name + ".replicates").is_dir():
         return opendas.PublishedMicrodata(out, run_file, to)
-    if to is not None:
-        raise click.UsageError("--to goes with --run: the replicates of a release stand in it.")
     return opendas.Release(out)
 
 
@@ -307,6 +305,13 @@ def _published(out: Path, run_file: Path | None, to: Path | None) -> Release | P
     default=None,
     help="Also write the records of each replicate, and of the counts it started from, into DIR.",
 )
+@click.option(
+    "--published",
+    metavar="DIR",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=None,
+    help="Draw none: OUT is a file or folder of MDF or PPMF, and its published replicates stand in DIR.",
+)
 @microdata_options
 @json_option
 def replicates_command(
@@ -317,6 +322,7 @@ def replicates_command(
     workers: int | None,
     resume: bool,
     microdata: Path | None,
+    published: Path | None,
     run_file: Path | None,
     to: Path | None,
     as_json: bool,
@@ -326,13 +332,24 @@ def replicates_command(
     Costs no budget: everything comes from the release. `opendas margin` reads the margin of any published
     figure from the replicates, which stand in release/replicates; the certificate is issued again.
 
-    OUT may also be a file or folder of published microdata (MDF, PPMF) with --run; replicates then stand
-    beside it.
+    OUT may also be a file or folder of published microdata (MDF, PPMF), with --run to draw replicates or
+    --published to read those of the Census Bureau; they then stand beside it.
 
     Example: opendas replicates out --runs 50
     """
     import opendas
 
+    if published is not None:
+        if run_file is not None or microdata is not None:
+            raise click.UsageError("--published draws nothing: give neither --run nor --microdata.")
+        with Progress() as progress:
+            files = opendas.PublishedMicrodata(out, None, to).take_replicates(published, product, progress)
+        if as_json:
+            emit_json({"files": {name: str(path) for name, path in files.items()}})
+            return
+        for path in files.values():
+            click.echo(str(path))
+        return
     if run_file is None:
         remember_out(out)
     with Progress() as progress:

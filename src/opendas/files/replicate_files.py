@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from opendas.arrays import Codes
 from opendas.errors import FormatError
 from opendas.files.parquet import (
     ParquetSink,
@@ -165,6 +166,12 @@ class ReplicateFile:
         """Row group of each replicate; one without differences has none."""
         groups = [self._file.metadata.row_group(k).column(0) for k in range(self._file.num_row_groups)]
         return {int(column.statistics.min): k for k, column in enumerate(groups)}
+
+    def leaves(self) -> Codes:
+        """Return the leaves where a replicate differs, ascending."""
+        with reading(self.path):
+            codes = one_array(self._file.read(columns=["geocode"]).column(0)).dictionary_decode()
+            return np.unique(to_bytes(codes.unique()))
 
     def differences(self, number: int, frame: Frame, size: int) -> Histogram:
         """Return a replicate less the counts it started from, one row per leaf of the frame.
