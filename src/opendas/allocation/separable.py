@@ -24,6 +24,7 @@ from opendas.allocation.histogram import Level
 from opendas.allocation.integer_gaussian import EULER, WIDE_RHO, slope_table
 from opendas.allocation.noise_kinds import NoiseKind, sensitivity_factor
 from opendas.arrays import Floats, Ints
+from opendas.arrays.kernels import inner
 from opendas.privacy.relations import Neighbours
 
 KIND_CODES = {kind: number for number, kind in enumerate(NoiseKind)}
@@ -115,7 +116,7 @@ def level_errors(code: int, budgets: Floats, counts: Ints, mult: Floats, starts:
     return errors
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _laplace_slope(b: float, counts: Ints, mult: Floats) -> tuple[float, float]:
     slope, curvature, left = 0.0, 0.0, mult.sum()
     for v in range(len(counts)):
@@ -129,7 +130,7 @@ def _laplace_slope(b: float, counts: Ints, mult: Floats) -> tuple[float, float]:
     return slope + 4 * left, curvature + 12 * left
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _laplace_error(b: float, counts: Ints, mult: Floats) -> float:
     error, left = 0.0, mult.sum()
     for v in range(len(counts)):
@@ -141,7 +142,7 @@ def _laplace_error(b: float, counts: Ints, mult: Floats) -> float:
     return float(error + 2 * left)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _gaussian_slope(b: float, counts: Ints, mult: Floats) -> tuple[float, float]:
     slope, curvature, left = 0.0, 0.0, mult.sum()
     root = math.sqrt(2 * b)
@@ -157,7 +158,7 @@ def _gaussian_slope(b: float, counts: Ints, mult: Floats) -> tuple[float, float]
     return slope + left, curvature + 2 * left
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _discrete_laplace_slope(b: float, counts: Ints, mult: Floats) -> tuple[float, float]:
     slope, curvature, left = 0.0, 0.0, mult.sum()
     t = math.tanh(0.5 * b)
@@ -175,7 +176,7 @@ def _discrete_laplace_slope(b: float, counts: Ints, mult: Floats) -> tuple[float
     return slope + 2 * left, b * (curvature + 2 * ratio * left)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _discrete_laplace_error(b: float, counts: Ints, mult: Floats) -> float:
     error, left = 0.0, mult.sum()
     t = math.tanh(0.5 * b)
@@ -188,7 +189,7 @@ def _discrete_laplace_error(b: float, counts: Ints, mult: Floats) -> float:
     return float(error + 2 * left)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _derivatives(n: float, sigma2: float, density: float, found: Floats) -> None:
     """Fill in the Gaussian density at n and its derivatives."""
     found[0] = density
@@ -210,7 +211,7 @@ def _correction(n: float, p: Floats, shift: int) -> float:
     return total
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _wide_slope(b: float, counts: Ints, mult: Floats) -> tuple[float, float]:
     slope, curvature, left = 0.0, 0.0, mult.sum()
     sigma2 = 1 / (2 * b)
@@ -233,7 +234,7 @@ def _wide_slope(b: float, counts: Ints, mult: Floats) -> tuple[float, float]:
     return slope + 2 * left, curvature + 4 * left
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _gaussian_error(b: float, counts: Ints, mult: Floats, whole_numbers: bool) -> float:
     error, left = 0.0, mult.sum()
     sigma2 = 1 / (2 * b)
@@ -255,7 +256,7 @@ def _gaussian_error(b: float, counts: Ints, mult: Floats, whole_numbers: bool) -
     return float(error + sigma2 * left)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _table_error(b: float, counts: Ints, mult: Floats) -> float:
     reach = 3 + int(_SEEN / math.sqrt(2 * b))
     tail = np.zeros(reach + 2)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from opendas.arrays.kernels import inner
 from opendas.solvers.rounding.snapping import mix
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -42,7 +43,7 @@ class Relations(NamedTuple):
     other_nonrelative: int
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _uniform(stream):
     stream[0] += _STEP
     return float(mix(stream[0]) >> _S11) * _UNIT
@@ -62,7 +63,7 @@ def _draw(stream, cumulative, low, high):
     return min(max(k, low), high - 1)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _compose(stream, need_adults, need_minors, adults, minors, cumulative, groups, chosen):
     """Draw households with so many adults and minors in all; return whether that was found.
 
@@ -94,7 +95,7 @@ def _compose(stream, need_adults, need_minors, adults, minors, cumulative, group
     return False
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _crowd(stream, left_adults, left_minors, adults, minors, cumulative, chosen, more_adults, more_minors):
     """Draw households one by one as long as there are people; those left over join households at random.
 
@@ -118,14 +119,14 @@ def _crowd(stream, left_adults, left_minors, adults, minors, cumulative, chosen,
         more_minors[_below(stream, units)] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _years(stream, mean, least, most):
     """Draw a number of years from `least` to `most`, exponential above `least` with about this mean."""
     years = least + int(-mean * math.log(1.0 - _uniform(stream)))
     return years if years <= most else least + _below(stream, most - least + 1)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _joining_adult(stream, head, crowd, codes):
     """Draw relationship and age of an adult who joins a household with a householder of age `head`."""
     u = _uniform(stream)
@@ -140,7 +141,7 @@ def _joining_adult(stream, head, crowd, codes):
     return relgq, _years(stream, 4.0 if crowd else 14.0, 18 + _below(stream, 5), 75)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _joining_minor(stream, head, codes):
     """Draw relationship and age of a minor who joins a household with a householder of age `head`."""
     age = _below(stream, 18)

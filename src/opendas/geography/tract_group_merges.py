@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from opendas.arrays.kernels import inner
+
 if TYPE_CHECKING:
     from opendas.arrays import Ints
 
@@ -139,7 +141,7 @@ def _move(state, old, new, count):
     return count + 2
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _verdict(state, count):
     """Compare the sorted vectors: -1 if the new one is less, 0 if equal, 1 if greater; clear the scratch.
 
@@ -156,7 +158,7 @@ def _verdict(state, count):
     return sign
 
 
-@njit(cache=True, nogil=True)
+@inner
 def compare_merge(state, u, v):
     """Return the sign of the change in the sorted distances if groups `u` and `v` become one."""
     size_u, size_v = state.size[u], state.size[v]
@@ -194,7 +196,7 @@ def compare_merge(state, u, v):
     return _verdict(state, count)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def merge(state, u, v):
     """Make groups `u` and `v` one, which keeps the place of `u`."""
     size_u, size_v = state.size[u], state.size[v]
@@ -321,7 +323,7 @@ def pair_score(state, u, v, weight):
     return (1000 * saved - torn) * 4096 + size_u + size_v
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _best_partner(state, u, bound, weight):
     """Return the best group to merge with `u`, and the score; -1 and `NONE` if there is none."""
     best, top = -1, NONE

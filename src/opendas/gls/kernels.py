@@ -15,6 +15,7 @@ import numpy.typing as npt
 from numba import njit
 
 from opendas.arrays import Bools, Floats, Ints
+from opendas.arrays.kernels import inner
 
 
 class Transform(NamedTuple):
@@ -49,7 +50,7 @@ class Placement(NamedTuple):
     dimension: int
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _reflect(row: Floats, axis: Ints, v: Floats) -> None:
     """Apply ``I - v v'`` along one axis, in place; ``axis`` holds (cells before, size, cells after)."""
     before, size, after = axis[0], axis[1], axis[2]
@@ -85,7 +86,7 @@ def _reflect(row: Floats, axis: Ints, v: Floats) -> None:
                     here[i * after + a] -= v[i] * part
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _forward(row: Floats, transform: Transform, out: Floats) -> None:
     """Turn one row of cells into coordinates in block order; overwrites `row`."""
     for number in range(transform.axes.shape[0]):
@@ -94,7 +95,7 @@ def _forward(row: Floats, transform: Transform, out: Floats) -> None:
         out[p] = row[transform.order[p]]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _backward(row: Floats, transform: Transform, out: Floats) -> None:
     """Turn one row of coordinates in block order into cells."""
     for p in range(transform.order.shape[0]):

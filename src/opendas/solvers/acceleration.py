@@ -17,6 +17,7 @@ import numpy as np
 from numba import njit
 
 from opendas.arrays import Floats, Ints
+from opendas.arrays.kernels import inner
 from opendas.solvers.least_squares.kernels import cholesky, triangular_solve
 
 MEMORY = 10
@@ -87,7 +88,7 @@ def accelerate(history: History, start: Ints, blocks: Ints, before: Floats, w: F
         _combine(history, b, low, high, w)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _remember(history: History, b: int, low: int, high: int, step: Floats, w: Floats) -> None:
     """Put the newest differences in place of the oldest."""
     steps = history.steps
@@ -104,7 +105,7 @@ def _remember(history: History, b: int, low: int, high: int, step: Floats, w: Fl
         history.products[b, i, at] = history.products[b, at, i] = product
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _combine(history: History, b: int, low: int, high: int, w: Floats) -> None:
     """Move `w` to the combination whose steps cancel best."""
     k = min(history.counts[b], MEMORY)

@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 
 from opendas.arrays import Bools, Floats, Ints
+from opendas.arrays.kernels import inner
 from opendas.solvers.rounding.unbiased import next_word
 
 WINDOW, WIDEST = 24, 256
@@ -144,18 +145,18 @@ def uniform(random):
     return float(next_word(random) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _normal(random):
     return math.sqrt(-2.0 * math.log(1.0 - uniform(random))) * math.cos(2.0 * math.pi * uniform(random))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _rising(a, n):
     """Return the logarithm of ``a (a + 1) ... (a + n - 1)``."""
     return math.lgamma(a + n) - math.lgamma(a) if n else 0.0
 
 
-@njit(cache=True, nogil=True)
+@inner
 def log_size(n, mean, units, shape, total):
     """Return the log probability that a class of a child has `n` records, before its bounds.
 
@@ -179,7 +180,7 @@ def log_size(n, mean, units, shape, total):
     return math.log(p / weight) if p > 0.0 else IMPOSSIBLE
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _root_weight(tree, state, c, g, n):
     """Return, and remember, the log weight of a class's count: of its size, and its part of the division."""
     at = state.starts[g] + n
@@ -196,7 +197,7 @@ def _root_weight(tree, state, c, g, n):
     return value
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _node_weight(tree, state, v, n):
     """Return, and remember, the log weight of the count of a node below a class, in any child."""
     at = state.offsets[v] + n
@@ -211,7 +212,7 @@ def _node_weight(tree, state, v, n):
     return value
 
 
-@njit(cache=True, nogil=True)
+@inner
 def log_prior(tree, state):
     """Return the log weight of all children's tables, without a constant."""
     value = 0.0
@@ -321,7 +322,7 @@ def _split(tree, likelihood, state, s, a, b, weights):
             residual[b, row[q, s]] += d
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _sweep(tree, likelihood, state, order, weights):
     """Pair the children at random for every cell, and deal each pair's counts out again."""
     children, cells = tree.mask.shape
@@ -341,7 +342,7 @@ def _sweep(tree, likelihood, state, order, weights):
             _split(tree, likelihood, state, s, order[2 * pair], order[2 * pair + 1], weights)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _division(tree, state, depth, log_concentration):
     """Return the log probability of how nodes at a depth divide among their children."""
     a = math.exp(log_concentration)
@@ -357,7 +358,7 @@ def _division(tree, state, depth, log_concentration):
     return value
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _all_sizes(tree, state, g, shape):
     value = 0.0
     every = tree.units[:, g].sum()
@@ -369,12 +370,12 @@ def _all_sizes(tree, state, g, shape):
     return value
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _accept(state, change):
     return math.log(1.0 - uniform(state.random)) < change
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _hyperparameters(tree, state):
     """Propose a change of each hyperparameter."""
     changed = False

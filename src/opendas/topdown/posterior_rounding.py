@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 
 from opendas.arrays import Ints
+from opendas.arrays.kernels import inner
 
 SWEEPS = 100
 """Most passes over all pairs of children."""
@@ -106,7 +107,7 @@ def _exchange(table, totals, path, draws):
             break
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _best_exchange(table, path, up, down, a, b, there, back, counts, draws):
     """Make the exchange of one record between two children that gains most; say whether one gains."""
     levels, cells = path.shape

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from numba import njit
 
 from opendas.arrays import Floats
+from opendas.arrays.kernels import inner
 from opendas.errors import EstimationError
 from opendas.phsafe.posterior.density import (
     HALVINGS,
@@ -78,7 +79,7 @@ def _fit(kind: int, p: Parameters, x: float, w: float) -> tuple[Floats, Floats]:
     return ends[: count + 1].copy(), rows[:count].copy()
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _mass(coefficients: Floats, x: float) -> float:
     """Return the integral from -1 to x of a Legendre series; that of P_k is (P_k+1 - P_k-1) / (2 k + 1)."""
     before, here = 1.0, x

@@ -24,6 +24,7 @@ import numpy as np
 from numba import njit
 
 from opendas.arrays import Floats
+from opendas.arrays.kernels import inner
 
 # Normal probabilities without underflow in the tails.
 _ROOT_HALF = math.sqrt(0.5)
@@ -222,7 +223,7 @@ def searches(log_of: Any) -> tuple[Any, Any]:
     return find_peak, find_reach
 
 
-@njit(cache=True, nogil=True)
+@inner
 def panel_edges(left: float, peak: float, right: float, first: float, second: float) -> Floats:
     """Return ends of panels, float64 (7,): closer around the peak, and kinks inside; inf where unused."""
     edges = np.full(7, math.inf)
@@ -236,13 +237,13 @@ def panel_edges(left: float, peak: float, right: float, first: float, second: fl
     return edges
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _log_normal(x: float, z: float, s: float) -> float:
     r = (x - z) / s
     return -0.5 * r * r
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _sum_factors(x: float, p: Parameters) -> tuple[float, float, float]:
     """Return the density of S at x before the constraints with D: log of a normal density, and an interval.
 
@@ -296,7 +297,7 @@ def _integrand(kind: int, d: float, p: Parameters, x: float, guess: Floats) -> f
 _find_peak, _find_reach = searches(_integrand)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _scaled(kind: int, x: float, d: float, p: Parameters, top: float) -> float:
     """Return what is integrated, divided by exp(top); without logarithms where it is no loss."""
     value, low, high, times = _factors(kind, x, d, p)
@@ -306,7 +307,7 @@ def _scaled(kind: int, x: float, d: float, p: Parameters, top: float) -> float:
     return math.exp(value - top + log_interval(low, high)) * times
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _range(kind: int, x: float, p: Parameters) -> tuple[float, float]:
     """Return the smallest and the largest D (or S) that x allows."""
     if kind >= DENOMINATOR:
@@ -322,7 +323,7 @@ def _range(kind: int, x: float, p: Parameters) -> tuple[float, float]:
     return low, math.inf
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _panel(kind: int, x: float, p: Parameters, top: float, a: float, b: float) -> tuple[float, float]:
     """Return the integral over a panel, and the size of its last Legendre coefficients."""
     half, middle = 0.5 * (b - a), 0.5 * (a + b)
@@ -377,7 +378,7 @@ def _integral(kind: int, x: float, p: Parameters, guess: Floats) -> float:
     return top + math.log(total) if total > 0 else -math.inf
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _difference_alone(x: float, p: Parameters) -> float:
     """Return the log density of A - t D where A is alone: a normal one, times the chance that D fits."""
     low = _range(DIFFERENCE, x, p)[0]
@@ -439,7 +440,7 @@ def bounds(kind: int, p: Parameters) -> tuple[float, float]:
     return -math.inf, math.inf
 
 
-@njit(cache=True, nogil=True)
+@inner
 def kinks(kind: int, p: Parameters) -> tuple[float, float]:
     """Return where a density has a kink, NaN for none."""
     if kind == AVERAGE_OF_A:

@@ -19,6 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from opendas.arrays import Bools, Floats, Ints
+from opendas.arrays.kernels import inner
 from opendas.solvers.least_squares.kernels import (
     DEPENDENT,
     SINGULAR,
@@ -124,7 +125,7 @@ def workspace(p: Family, free: Bools, side: Sides) -> Work:
     )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _make_room(w: Work, pool: Floats) -> Floats:
     """Room for the inverse of every child; where one has outgrown its own, all move to a new pool."""
     C, n = w.free.shape
@@ -158,7 +159,7 @@ def _make_room(w: Work, pool: Floats) -> Floats:
     return larger
 
 
-@njit(cache=True, nogil=True)
+@inner
 def inverse_of(w: Work, pool: Floats, c: int) -> Floats:
     """Inverse of child c, with its leading dimension."""
     room = w.place[c, ROOM]
@@ -166,7 +167,7 @@ def inverse_of(w: Work, pool: Floats, c: int) -> Floats:
     return pool[at : at + room * room].reshape((room, room))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _seed_inverse(p: Family, w: Work, P: Floats, c: int) -> None:
     """First inverse of a child with many free cells, by the Woodbury formula: O(m^2) where rows are few."""
     n = p.B.shape[1]
@@ -201,7 +202,7 @@ def _seed_inverse(p: Family, w: Work, P: Floats, c: int) -> None:
     w.place[c, SIZE] = m
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _paired_column(p: Family, c: int, j: int, index: Ints, m: int, h: Floats) -> float:
     """Set h to the entries of row j on the first m cells of `index`; returns the one on the diagonal."""
     along = p.alpha[c, p.kind[j]]
@@ -214,7 +215,7 @@ def _paired_column(p: Family, c: int, j: int, index: Ints, m: int, h: Floats) ->
     return float(along[p.kind[j]] + here[p.kind[j]])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _update_inverse(p: Family, w: Work, P: Floats, c: int) -> bool:
     """Bring the inverse of child c to its free set. False where a submatrix is singular."""
     n = p.B.shape[1]
@@ -262,7 +263,7 @@ def _update_inverse(p: Family, w: Work, P: Floats, c: int) -> bool:
     return fine
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _active_rows(p: Family, w: Work, P: Floats, c: int) -> None:
     """Set rows, bounds, Y and M of child c; rows that depend on earlier ones are set aside."""
     m = w.place[c, SIZE]
@@ -304,7 +305,7 @@ def _active_rows(p: Family, w: Work, P: Floats, c: int) -> None:
         w.relation[c, k, k] = 1.0
 
 
-@njit(cache=True, nogil=True)
+@inner
 def factorise(p: Family, w: Work, pool: Floats) -> tuple[Floats, bool]:
     """Refresh the children whose active set changed. Returns the pool, and False where H is singular."""
     pool = _make_room(w, pool)
@@ -318,7 +319,7 @@ def factorise(p: Family, w: Work, pool: Floats) -> tuple[Floats, bool]:
     return pool, fine
 
 
-@njit(cache=True, nogil=True)
+@inner
 def child_optimum(p: Family, w: Work, P: Floats, c: int, f: float) -> None:
     """Set x and lambda of child c on its active set, at the linear term ``b - f (mu + tau)``."""
     m = w.place[c, SIZE]
@@ -350,7 +351,7 @@ def child_optimum(p: Family, w: Work, P: Floats, c: int, f: float) -> None:
         w.x[c, index[a]] = y[a]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def recover(p: Family, w: Work, pool: Floats) -> None:
     """Set x, lambda and the gradients ``H x - b`` (in z) at the current mu and tau."""
     C, n = p.B.shape

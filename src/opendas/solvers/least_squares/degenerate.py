@@ -18,6 +18,7 @@ import numpy as np
 from numba import njit
 
 from opendas.arrays import Floats
+from opendas.arrays.kernels import inner
 from opendas.solvers.least_squares.active_set import ROWS, SIZE, Family, Work
 from opendas.solvers.least_squares.kernels import null_vector
 
@@ -28,7 +29,7 @@ SUM = 1e-10
 """Error of a joint total, relative to it, that is rounding: it sums thousands of cells."""
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _first_turn(p: Family, w: Work, dmu: Floats, dtau: Floats, dlam: Floats) -> tuple[float, int, int]:
     """Step at which the first sign turns along a direction, and the child and cell (n + row) that turns."""
     n = p.B.shape[1]
@@ -52,7 +53,7 @@ def _first_turn(p: Family, w: Work, dmu: Floats, dtau: Floats, dlam: Floats) -> 
     return step, child, place
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _move(p: Family, w: Work, dmu: Floats, dtau: Floats, dlam: Floats, step: float) -> None:
     n = p.B.shape[1]
     for j in range(n):
@@ -71,7 +72,7 @@ def _move(p: Family, w: Work, dmu: Floats, dtau: Floats, dlam: Floats, step: flo
             w.z[c, j] += step * d
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _along_direction(
     p: Family, w: Work, dmu: Floats, dtau: Floats, dlam: Floats, gap: float, tolerance: float
 ) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 
 from opendas.arrays import Bools, Floats
+from opendas.arrays.kernels import inner
 
 SINGULAR = 1e-11
 """Smallest pivot accepted, where the diagonal of H is 1."""
@@ -117,7 +118,7 @@ def cholesky(A: Floats, base: Floats, lost: Bools) -> int:
     return count
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _less_the_block(A: Floats, k: np.uint64, n: np.uint64) -> None:
     """Subtract what the eight pivots from k explain from all rows after them."""
     k1, k2, k3, k4, k5, k6, k7 = k + ONE, k + TWO, k + THREE, k + FOUR, k + FIVE, k + SIX, k + SEVEN

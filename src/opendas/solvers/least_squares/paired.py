@@ -24,6 +24,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from opendas.arrays import Bools, Floats, Ints
+from opendas.arrays.kernels import inner
 from opendas.errors import EstimationError
 from opendas.solvers.least_squares.kernels import SINGULAR, insert
 
@@ -190,7 +191,7 @@ def paired_times(
             z[j] += value * row[kind[j]]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _places(
     beta: Floats, kind: Ints, end: Ints, free: Bools, order: Ints, low: Ints, D: Floats, N: Floats
 ) -> tuple[int, bool]:
@@ -231,7 +232,7 @@ def _places(
     return m, fine
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _present(N: Floats, kinds: Ints) -> int:
     """Set `kinds` to those of the free cells. Returns how many."""
     count = 0
@@ -242,7 +243,7 @@ def _present(N: Floats, kinds: Ints) -> int:
     return count
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _core(alpha: Floats, N: Floats, kinds: Ints, count: int) -> Floats:
     """``(I + alpha N)^-1 alpha`` on the kinds of the free cells, by elimination with row pivots."""
     K = count

@@ -25,6 +25,7 @@ import numpy as np
 from numba import njit
 
 from opendas.arrays import Bools, Floats
+from opendas.arrays.kernels import inner
 from opendas.solvers.least_squares.active_set import (
     EQUAL,
     ROWS,
@@ -53,7 +54,7 @@ MIXED = 1e-3
 """A sum of the entries of an inverse counts as made of at least so much of their absolute sum."""
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _sort_columns(w: Work) -> None:
     """Place columns with few free children first, and of those with equally few, child by child.
 
@@ -79,7 +80,7 @@ def _sort_columns(w: Work) -> None:
         first[key[j]] += 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _add_to_joint(p: Family, w: Work, P: Floats, c: int, s: int, base: Floats) -> None:
     """Add child c to the row and column of joint total s in S, and to its right-hand side.
 
@@ -121,7 +122,7 @@ def _add_to_joint(p: Family, w: Work, P: Floats, c: int, s: int, base: Floats) -
     base[first + s] += f * max(every, MIXED * absolute)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def coupling_multipliers(p: Family, w: Work, pool: Floats) -> int:
     """Solve for the multipliers of the rows that tie children together: the parent's, and joint totals.
 
@@ -192,7 +193,7 @@ SINGLE = 60
 """Single changes without progress before giving up."""
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _cover_columns(p: Family, w: Work) -> None:
     """Give every column of the family a free child: where none is, the one whose reduced cost is least."""
     C, n = p.B.shape
@@ -212,7 +213,7 @@ def _cover_columns(p: Family, w: Work) -> None:
             w.dirty[best] = True
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _cover_joint(p: Family, w: Work) -> None:
     """Give every joint total a free cell."""
     C, n = p.B.shape
@@ -277,7 +278,7 @@ def reduced_costs(p: Family, w: Work) -> None:
                         z[j] += t
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _right_side(p: Family, w: Work, c: int, k: int, tolerance: float) -> int:
     """Side on which row k of child c belongs, given x and lambda."""
     side = int(w.side[c, k])

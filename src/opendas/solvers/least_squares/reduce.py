@@ -13,6 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from opendas.arrays import Bools, Floats, Ints
+from opendas.arrays.kernels import inner
 from opendas.solvers.problem.certificate import Multipliers
 from opendas.solvers.problem.problem import Constraints, Objective
 
@@ -20,7 +21,7 @@ SAME = 1e-12
 """Relative difference of linear terms that is rounding, not data."""
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _same(
     i: int, j: int, rows: NDArray[np.int32], linear: Floats, unit: float, mask: Bools, groups: Bools
 ) -> bool:
@@ -78,7 +79,7 @@ def merge_cells(objective: Objective, stated: Constraints) -> tuple[Ints, Ints, 
     return label, first, _separates(rows, first)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _separates(rows: NDArray[np.int32], cells: Ints) -> bool:
     n = rows.shape[1]
     for q in range(rows.shape[0]):
@@ -158,7 +159,7 @@ def reduced(
     return H, B, parent1, mask1, groups1, center
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _spread(y: Floats, label: Ints, parent: Floats, parent1: Floats) -> Floats:
     """Answer on all cells from the answer on kept ones, shapes (C, m) and (C, n); negatives become 0."""
     C, m = y.shape
@@ -227,7 +228,7 @@ def simpler_bounds(stated: Constraints) -> tuple[Bools, Floats, Floats]:
     return mask, lower, upper
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _raise_joint_multiplier(s: int, z: Floats, label: Ints, mask: Bools, joint: Ints, tau: Floats) -> None:
     """Raise the multiplier of joint total s until no cell of its children wants to be positive."""
     force = 0.0
@@ -242,7 +243,7 @@ def _raise_joint_multiplier(s: int, z: Floats, label: Ints, mask: Bools, joint: 
                 z[c, j] += force
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _kept_multipliers(mu1: Floats, label: Ints, stated: Constraints) -> tuple[Floats, bool]:
     """Multiplier of the parent row on all cells, -inf where the parent is 0; whether all is known by that."""
     upper, joint_total = stated.upper, stated.joint_total

@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 
 from opendas.arrays import Bools, Floats
+from opendas.arrays.kernels import inner
 from opendas.solvers.least_squares.kernels import SINGULAR, cholesky, insert, symmetric_times
 
 
@@ -60,7 +61,7 @@ def project_column(
     return theta, abs(left) <= 1e-9 * max(1.0, abs(total))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _less_the_rest(W: Floats, i: int, f: Floats, low: int, high: int) -> None:
     """Set row i of W to ``(W_i - sum_j f_j W_j) / f_i``, the sum over `low` to `high` - 1 in this order.
 
@@ -82,7 +83,7 @@ def _less_the_rest(W: Floats, i: int, f: Floats, low: int, high: int) -> None:
     W[i, 4], W[i, 5], W[i, 6], W[i, 7] = a4 / d, a5 / d, a6 / d, a7 / d
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _solve_together(U: Floats, B: Floats, Z: Floats) -> None:
     """Solve ``U' U z_c = b_c`` for all children, eight at a time."""
     C, n = B.shape

@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from opendas.arrays import Bools, Floats, Ints, refines
+from opendas.arrays.kernels import inner
 from opendas.solvers.acceleration import accelerate, no_history
 from opendas.solvers.least_squares.kernels import insert, symmetric_times
 from opendas.solvers.problem.certificate import Multipliers, certify, gradients
@@ -391,7 +392,7 @@ def _factorise(structure: Structure, blocks: Ints, sigma: Floats, factor: Factor
         )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _factorise_block(
     structure: Structure, low: int, high: int, diagonal: float, factor: Factor, core: Floats
 ) -> None:
@@ -444,7 +445,7 @@ def _factorise_block(
         insert(core, m, stated[m, :m], stated[m, m], work, 0.0)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _by_chain(
     structure: Structure, factor: Factor, low: int, high: int, diagonal: float, fixed: Floats, v: Floats
 ) -> None:
@@ -472,7 +473,7 @@ def _by_chain(
             first = last
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _by_inverse(
     structure: Structure,
     factor: Factor,

@@ -19,6 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from opendas.arrays import Bools, Floats
+from opendas.arrays.kernels import inner
 from opendas.solvers.rows import cells_by_row
 
 SWEEPS = 20_000
@@ -65,7 +66,7 @@ def _root(points, slopes, count, total):
     return points[order[count - 1]] - (total - lead) / slope
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _block(answers, scale, parent, mask, sums, mu, nu):
     """Fill mu (m,) and nu (C,) of one fixed row; return its table (C, m) and largest missed margin."""
     children, m = answers.shape

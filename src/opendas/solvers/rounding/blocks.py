@@ -13,13 +13,14 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from opendas.arrays.kernels import inner
 from opendas.solvers.rounding.kernels import VIOLATED, round_passes
 from opendas.solvers.rounding.problem import RoundingProblem
 from opendas.solvers.rounding.snapping import DONE
 from opendas.solvers.rows import cells_by_row
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _renumber(rows, cells, number, local):
     """Fill ``local`` (m,) with the rows of some cells, numbered from 0; ``number`` is -1 before and after."""
     used = np.int32(0)
@@ -36,7 +37,7 @@ def _renumber(rows, cells, number, local):
             number[rows[cells[k]]] = -1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _block(problem, cells, sums, number):
     """Return the problem of one fixed row: its cells, and their sum in each child as one equality."""
     x, total, has_total, mask, maps, map_pass, passes = problem[:7]

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from opendas.arrays.kernels import inner
+
 if TYPE_CHECKING:
     pass
 
@@ -123,7 +125,7 @@ def _entering(tail, head, cost, potential, state, candidates, start, block):
     return arc, k
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _rehang(tree, entering, u_in, v_in, u_out, join, tail):
     """Cut the subtree above ``u_out``, turn it over to ``u_in`` and hang it from ``v_in``."""
     above, arc, outward, child, following, before, size, _ = tree
@@ -161,7 +163,7 @@ def _rehang(tree, entering, u_in, v_in, u_out, join, tail):
         v = old_above
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _shift(tree, root, top, shift):
     """Add ``shift`` to the potentials of the subtree of ``top``, relative to all others.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from opendas.arrays.kernels import inner
 from opendas.solvers.rounding.laminar import forest
 from opendas.solvers.rounding.network import Family, Nodes, solve_pass, sum_up
 from opendas.solvers.rounding.snapping import BITS, DONE, ONE, heap_order, mix, snap
@@ -53,7 +54,7 @@ def first_guess(family, y):
                 y[order[children - 1 - k], j] = 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _words(up, owner, cell_word):
     """Sum (modulo 2**64) of the mixed keys of each set's cells."""
     word = np.zeros(len(up), np.uint64)
@@ -99,7 +100,7 @@ def weights(map_node, map_pass, k, size):
     return weight, held
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _objective(family, nodes, y):
     """Sum over children and rows of the pass of |Q(f - y)|, in units of 2**-20."""
     up, owner, weight, part = nodes.up, nodes.owner, nodes.weight, family.part
@@ -172,7 +173,7 @@ def broken_joint(values, joint, joint_total):
     return missing != 0
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _keeps_columns(values, total, has_total, mask):
     """Whether the table is non-negative, inside its mask, and adds up to the parent."""
     for j in range(values.shape[1]):

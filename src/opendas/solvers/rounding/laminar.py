@@ -16,6 +16,7 @@ import numpy as np
 from numba import njit
 
 from opendas.arrays import Bools, Ints, refines
+from opendas.arrays.kernels import inner
 from opendas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Forest(NamedTuple):
     group_node: NDArray[np.int32]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _members(maps, groups):
     """Offsets and cells of every set (compressed rows), and the first set of every map."""
     n_maps, n = maps.shape
@@ -104,7 +105,7 @@ def _members(maps, groups):
     return base, start, cells
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _largest_first(start, n):
     """Non-empty sets by falling size (counting sort, stable)."""
     n_sets = len(start) - 1

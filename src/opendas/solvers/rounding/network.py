@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from opendas.arrays.kernels import inner
 from opendas.solvers.rounding.flow import MAX_POTENTIAL, network_simplex
 from opendas.solvers.rounding.snapping import BITS, ONE, TIE_SHIFT, mix
 
@@ -109,7 +110,7 @@ _COUNT, _TARGET, _NOW, _BASE, _LO, _HI = range(6)
 _WEIGHT, _TIE, _ABOVE = 3, 6, 7
 
 
-@njit(cache=True, nogil=True)
+@inner
 def sum_up(up, values):
     """Add every set's value to the sets that hold it.
 
@@ -125,7 +126,7 @@ def sum_up(up, values):
             values[up[v]] += values[v]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _sums(family, nodes, y, c, sums):
     """Fill ``sums`` (t, 6) for child c."""
     up, owner, base, part, active = nodes.up, nodes.owner, family.base, family.part, family.active
@@ -163,7 +164,7 @@ def _sums(family, nodes, y, c, sums):
             sums[v, _HI] = sums[v, _NOW]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _rows(family, nodes, sums, c, end, origin, net, rows):
     """Choose the sets of child c that need a network node: weighted or bounded, with two cells or more.
 
@@ -203,7 +204,7 @@ def _rows(family, nodes, sums, c, end, origin, net, rows):
     return used
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _segments(network, a, origin, rows):
     """Arcs of the rows: |target - k| interpolated at integers, and unit costs outside their bounds.
 
@@ -253,7 +254,7 @@ def _segments(network, a, origin, rows):
     return a
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _cells(family, nodes, network, a, y, c, end, sums, net, column, spare):
     """Arcs from the columns to the cells' smallest rows. Returns the next free arc."""
     tail, head, capacity, costs, flow, parent, pred = network
@@ -292,7 +293,7 @@ def _cells(family, nodes, network, a, y, c, end, sums, net, column, spare):
     return a
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _joint_rows(family, y, rows):
     """Fill ``rows`` (J, 8) for the joint totals, which lead to the ground and cost nothing but violation."""
     rows[:] = 0
@@ -311,7 +312,7 @@ def _joint_rows(family, y, rows):
         rows[s, _HI] = rows[s, _LO]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _sizes(family, nodes, column):
     """Number the columns from 1; upper bounds on nodes and arcs."""
     used = np.int32(1)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from opendas.arrays.kernels import inner
+
 BITS = 20
 ONE = 1 << BITS
 SNAP = 1e-6
@@ -38,7 +40,7 @@ def mix(z):
     return z ^ (z >> _S31)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def heap_order(keys):
     """Return the positions, int64 (m,), of values, int64 (m,), as they rise.
 
@@ -68,7 +70,7 @@ def heap_order(keys):
     return order
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _candidates(scaled, mask, j, picked):
     """Children that share column j's gap: the fractional ones, else the positive, else all allowed."""
     for kind in range(3):
@@ -85,7 +87,7 @@ def _candidates(scaled, mask, j, picked):
     return 0
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _share(scaled, mask, j, gap, child_word, cell_word):
     """Spread ``gap`` quanta evenly over column j, odd ones by rising tie hash; False without room."""
     room = np.int64(0)

@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 
 from opendas.arrays import Ints
+from opendas.arrays.kernels import inner
 
 
 def round_unbiased(parts: Ints, whole: int, lower: Ints, upper: Ints, seed: int) -> Ints:
@@ -53,7 +54,7 @@ def round_unbiased(parts: Ints, whole: int, lower: Ints, upper: Ints, seed: int)
     return rounded
 
 
-@njit(cache=True, nogil=True)
+@inner
 def next_word(random):
     """Return the next 64 bits of SplitMix64 (Steele, Lea and Flood, 2014); `random` is uint64 (1,).
 
