@@ -29,6 +29,7 @@ from opendas.custody.folders import at_once
 from opendas.errors import ConfigError, EnvironmentFailure, Finding, FormatError, GeographyError
 from opendas.files.official_areas import OfficialAreas
 from opendas.files.parquet import open_parquet, reading
+from opendas.files.relationships import LEVELS, is_relationship, shares_of
 from opendas.files.shapes import areas_of_points, holds_shapes
 from opendas.geography.frame import Frame, Grouping
 
@@ -184,7 +185,8 @@ def read_area_file(path: Path, blocks: Blocks) -> AreaWeights:
         whatever its own name, and at most one called ``weight``. A row without an area is in none. Or a
         text file with one geocode a line; a zip file with one of these in it (``FILES.zip:CD`` takes the
         member whose name ends so); or a GeoPackage, a GeoJSON file or a shapefile: a block lies in the area
-        that its representative point lies in.
+        that its representative point lies in. Or a relationship file of the Census Bureau, with the areas of
+        the other census that are meant: ``FILE:tract``, or ``FILE:tract:land`` where blocks count in part.
     blocks : Blocks
 
     Raises
@@ -196,7 +198,38 @@ def read_area_file(path: Path, blocks: Blocks) -> AreaWeights:
     GeographyError
         If a geocode is unknown, or there twice in one area.
     """
-    return _areas(_rows(path, blocks), blocks)
+    asked = _ASKED.search(str(path))
+    if asked is not None and not path.is_file():
+        path = Path(str(path)[: asked.start()])
+    rows = _rows(path, blocks)
+    if is_relationship(rows.columns):
+        rows = _related(rows, blocks, asked)
+    elif asked is not None:
+        raise FormatError(f"{rows.name}: no relationship file, of which a geolevel is chosen behind a colon.")
+    return _areas(rows, blocks)
+
+
+_ASKED = re.compile(rf":({'|'.join(LEVELS)})(:land)?$")
+
+
+def _related(rows: _Rows, blocks: Blocks, asked: re.Match[str] | None) -> _Rows:
+    """Return the areas of the other census that blocks lie in by a relationship file, with weights."""
+    if asked is None:
+        raise FormatError(
+            f"{rows.name}: a relationship file. Say which areas of the other census are meant: "
+            f"{rows.name}:tract, or {rows.name}:tract:land where a block in two of them counts in both by "
+            f"its land (there are {', '.join(LEVELS)})."
+        )
+    census = 0 if blocks.official is None else blocks.official.census
+    lines = np.arange(2, len(next(iter(rows.columns.values()))) + 2) if rows.lines is None else rows.lines
+    leaves = blocks.frame.geocodes
+    split = asked[2] is not None
+    found = shares_of(rows.name, rows.columns, lines, leaves, asked[1], census, split=split)
+    kept = np.isin(found.own, np.union1d(leaves, blocks.empty))  # others have no count in this release
+    columns = {"geocode": found.own[kept], "area": found.area[kept], "weight": found.share[kept]}
+    return _Rows.of_lists(
+        rows.name, found.line[kept], **{key: each.tolist() for key, each in columns.items()}
+    )
 
 
 def read_plans(path: Path, blocks: Blocks) -> Iterator[tuple[str, AreaWeights]]:

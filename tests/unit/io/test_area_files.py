@@ -282,3 +282,110 @@ def test_many_plans(tmp_path: Path) -> None:
     assert [(name, areas.names) for name, areas in found] == [("p0", ("0",)), ("p1", ("1",))]
     with pytest.raises(FormatError, match="no column beside"):
         list(read_plans(write(tmp_path, f"geocode\n{CODES[0]}\n"), official()))
+
+
+RELATED = (
+    "STATE_2010|COUNTY_2010|TRACT_2010|BLK_2010|BLKSF_2010|AREALAND_2010|AREAWATER_2010|BLOCK_PART_FLAG_O|"
+    "STATE_2020|COUNTY_2020|TRACT_2020|BLK_2020|BLKSF_2020|AREALAND_2020|AREAWATER_2020|BLOCK_PART_FLAG_R|"
+    "AREALAND_INT|AREAWATER_INT"
+)
+PARTS = (
+    (CODES[0], "010010301001000", 30, 0),
+    (CODES[0], "010010301001001", 70, 5),
+    (CODES[0], "010010302002000", 0, 9),  # water of a block that has land
+    (CODES[1], "010010301001002", 0, 40),
+    (CODES[1], "010010302001000", 0, 120),
+    (CODES[2], "010010302001001", 12, 0),
+    ("010010201009999", "010010302001002", 5, 0),  # a block that nobody counts in the release
+    ("", "010010302001003", 1, 0),
+)
+
+
+def related(folder: Path, *parts: tuple[str, str, object, object]) -> Path:
+    def split(code: str) -> list[str]:
+        return [code[:2], code[2:5], code[5:11], code[11:]]
+
+    nothing = [""] * 4
+    rows = [
+        [*split(old), *nothing, *split(new), *nothing, str(land), str(water)]
+        for old, new, land, water in parts
+    ]
+    return write(folder, "\n".join([RELATED, *map("|".join, rows)]) + "\n", "tab2010_tab2020.txt")
+
+
+def test_areas_of_the_other_census_by_a_relationship_file(tmp_path: Path) -> None:
+    """Shares by land, by water where a block has no land; a block is listed once for each area."""
+    path = related(tmp_path, *PARTS)
+    expected = {  # worked by hand
+        "block": {
+            (0, "010010301001000"): 0.3,
+            (0, "010010301001001"): 0.7,
+            (1, "010010301001002"): 0.25,
+            (1, "010010302001000"): 0.75,
+            (2, "010010302001001"): 1.0,
+        },
+        "tract": {
+            (0, "01001030100"): 1.0,
+            (1, "01001030100"): 0.25,
+            (1, "01001030200"): 0.75,
+            (2, "01001030200"): 1.0,
+        },
+        "county": {(0, "01001"): 1.0, (1, "01001"): 1.0, (2, "01001"): 1.0},
+    }
+    for level, shares in expected.items():
+        found = read_area_file(Path(f"{path}:{level}:land"), FRAME)
+        keys = zip(found.leaf.tolist(), [found.names[i] for i in found.which], strict=True)
+        assert dict(zip(keys, found.weight.tolist(), strict=True)) == shares
+    whole = read_area_file(Path(f"{path}:county"), FRAME)
+    assert bool((whole.weight == 1.0).all())
+    with pytest.raises(GeographyError, match="1 blocks of the release lie in several areas") as caught:
+        read_area_file(Path(f"{path}:tract"), FRAME)
+    assert [finding.line for finding in caught.value.findings] == [5, 6]
+    with zipfile.ZipFile(tmp_path / "TAB2010_TAB2020_ST01.zip", "w") as archive:
+        archive.write(path, path.name)
+    zipped = read_area_file(Path(f"{tmp_path}/TAB2010_TAB2020_ST01.zip:tract:land"), FRAME)
+    assert zipped.names == ("01001030100", "01001030200")
+
+
+def test_the_same_file_leads_from_2020_to_2010(tmp_path: Path) -> None:
+    path = related(tmp_path, *PARTS)
+    new = sorted(code for _, code, *_ in PARTS)
+    blocks = Blocks(Frame(np.array(new, dtype="S15"), {}, "block"))
+    found = read_area_file(Path(f"{path}:tract"), blocks)
+    assert found.names == ("01001020100",)
+    assert len(found.leaf) == len(new) - 1  # one is in no block of 2010
+
+
+def test_tracts_of_both_censuses(tmp_path: Path) -> None:
+    rows = [
+        "OID_TRACT_20|GEOID_TRACT_20|NAMELSAD_TRACT_20|GEOID_TRACT_10|AREALAND_PART|AREAWATER_PART",
+        "1|01001020100|a|01001020100|75|0",
+        "2|01001020200|b|01001020100|25|1",
+        "3|01001020200|b|01001020300|9|0",
+    ]
+    path = write(tmp_path, "\n".join(rows), "tab20_tract20_tract10_st01.txt")
+    leaves = Blocks(Frame(np.array(["01001020100", "01001020300"], dtype="S11"), {}, "tract"))
+    found = read_area_file(Path(f"{path}:tract:land"), leaves)
+    assert found.names == ("01001020100", "01001020200")
+    assert found.weight.tolist() == [0.75, 0.25, 1.0]
+    with pytest.raises(FormatError, match="it relates tracts"):
+        read_area_file(Path(f"{path}:block"), leaves)
+
+
+def test_relationship_files_that_are_refused(tmp_path: Path) -> None:
+    path = related(tmp_path, *PARTS)
+    with pytest.raises(FormatError, match=r"a relationship file\. Say which areas"):
+        read_area_file(path, FRAME)
+    with pytest.raises(FormatError, match="no relationship file"):
+        read_area_file(Path(f"{write(tmp_path, CODES[0], 'list.txt')}:tract"), FRAME)
+    for parts, message in [
+        (PARTS[:-3], "it does not list 1 blocks"),
+        ((*PARTS, PARTS[0]), "1 parts are there twice"),
+        ((*PARTS, (CODES[0], "010010301001009", "x", 0)), "1 areas are no numbers"),
+        ((*PARTS, (CODES[0][:-1], "010010301001009", 1, 0)), "1 codes have another form"),
+        ((*PARTS, ("01001020100", "010010301001009", 1, 0)), "a code is missing"),
+        (tuple((code, code, 1, 1) for code in CODES), "blocks that both censuses have"),
+    ]:
+        with pytest.raises((FormatError, GeographyError), match=message) as caught:
+            read_area_file(Path(f"{related(tmp_path, *parts)}:tract:land"), FRAME)
+        assert all(finding.line == 10 for finding in caught.value.findings)
