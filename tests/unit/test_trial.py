@@ -14,6 +14,7 @@ import opendas as od
 from opendas.cli.plan import _other_estimator
 from opendas.constraints.table import bound_table
 from opendas.demo.synthetic_counts import A_HOME
+from opendas.errors import ConfigError
 from opendas.runs.progress import forecast
 from opendas.runs.simulated import trial as module
 from opendas.runs.simulated.trial import Trial
@@ -115,12 +116,10 @@ def test_advice_says_what_moves_do_to_released_counts(tmp_path: Path) -> None:
         )
 
 
-def test_the_other_estimator_is_tried_on_the_same_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_other_estimator_is_tried_on_the_same_records(tmp_path: Path) -> None:
     run = a_run(tmp_path)
     found = module.other_estimator(run)
-    assert found is not None
+    assert isinstance(found, module.OtherEstimator)
     assert found.estimator == "informed"
     assert found.times > 0
     ours, theirs = Trial.of(run), Trial.of(run.with_(estimator="informed"))
@@ -129,10 +128,28 @@ def test_the_other_estimator_is_tried_on_the_same_records(
     for mine, other in zip(ours.tried().usual, theirs.tried().usual, strict=True):
         assert found.change[mine.geolevel] == pytest.approx(other.misplaced / mine.misplaced - 1)
     back = module.other_estimator(run.with_(estimator="informed"))
-    assert back is not None
+    assert isinstance(back, module.OtherEstimator)
     assert back.estimator == "topdown"
-    monkeypatch.setattr(module, "MANY_CELLS", 3)
-    assert module.other_estimator(run) is None
+
+
+def test_plan_says_why_the_other_estimator_was_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = a_run(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "MANY_CELLS", 3)
+        cells = run.product.schema.size
+        why = f"informed is tried for at most 3 cells; here are {cells}"
+        assert module.other_estimator(run) == why
+        plan = od.plan(run).to_dict()
+        assert plan["other_estimator"] is None
+        assert plan["other_not_tried"] == why
+
+    def refuses(*_: object) -> None:
+        raise ConfigError("no such passes.")
+
+    monkeypatch.setattr(module, "_timed_draws", refuses)
+    assert module.other_estimator(run) == "informed refuses this run: no such passes"
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ def _show_summary(plan: dict[str, Any]) -> None:
         click.echo(f"usual error:  {'; '.join(filter(None, (text, held)))}")
         wrong = ", ".join(f"{_PERCENT * row['misplaced']:.2g} % in {row['geolevel']}" for row in usual)
         other = _other_estimator(plan["other_estimator"]) if plan.get("other_estimator") else ""
+        other = f"; {plan['other_not_tried']}" if plan.get("other_not_tried") else other
         click.echo(f"misplaced:    records that stand in another cell than they should: {wrong}{other}")
     forecast = plan.get("forecast")
     if forecast:

@@ -68,7 +68,7 @@ class PlanTable:
     sparse : callable, optional
         Says whether records are too few for the cells, and which plans would do.
     other : callable, optional
-        Tries the run with the other estimator.
+        Tries the run with the other estimator, or says why it is not tried.
     companion : PlanTable or None
         Of the product's second histogram, which the same run measures first.
     """
@@ -84,7 +84,7 @@ class PlanTable:
     forecast: Callable[[], Forecast] | None = None
     tried: Callable[[], Tried] | None = None
     sparse: Callable[[], str | None] | None = None
-    other: Callable[[], OtherEstimator | None] | None = None
+    other: Callable[[], OtherEstimator | str | None] | None = None
     companion: PlanTable | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,7 +112,8 @@ class PlanTable:
             "stamps": list(self.stamps),
             "warnings": [*self.warnings, *([] if sparse is None else [sparse])],
             "usual": [row.to_dict() for row in tried.usual],
-            "other_estimator": None if other is None else other.to_dict(),
+            "other_estimator": other.to_dict() if isinstance(other, OtherEstimator) else None,
+            "other_not_tried": other if isinstance(other, str) else None,
             "rows": [row.to_dict() for row in self.rows],
             "expected": [row.to_dict() for row in self.expected],
             "gains": [row.to_dict() for row in self.gains],
@@ -199,7 +200,7 @@ def make_plan(run: Run, records: float | None = None) -> PlanTable:
     def sparse() -> str | None:
         return sparse_warning(run, RECORDS * len(run.frame) if records is None else records)
 
-    def other() -> OtherEstimator | None:
+    def other() -> OtherEstimator | str | None:
         return other_estimator(run, records)
 
     rows = noise_rows(plan)

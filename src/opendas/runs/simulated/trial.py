@@ -206,32 +206,34 @@ class OtherEstimator:
         return {"estimator": self.estimator, "change": dict(self.change), "times": self.times}
 
 
-def other_estimator(run: Run, records: float | None = None) -> OtherEstimator | None:
-    """Try a run of the user's own product with the other estimator; None where that is not tried.
+def other_estimator(run: Run, records: float | None = None) -> OtherEstimator | str | None:
+    """Try a run of the user's own product with the other estimator.
 
     Parameters
     ----------
     run : Run
-        Products of the census have their estimator from production, and tables of more than
-        :data:`MANY_CELLS` cells would take minutes: neither is tried.
+        Products of the census have their estimator from production: None. Tables of more than
+        :data:`MANY_CELLS` cells would take minutes: they are not tried.
     records : float, optional
         As for :meth:`Trial.of`.
+
+    Returns
+    -------
+    OtherEstimator, or str
+        Why it was not tried.
     """
     other = {TOPDOWN: INFORMED, INFORMED: TOPDOWN}.get(run.resolved.estimator)
     product, written = run.product, run.resolved.run_file
-    if (
-        other is None
-        or written is None
-        or product.name in BUILT_IN_PRODUCTS
-        or product.schema.size > MANY_CELLS
-    ):
+    if other is None or written is None or product.name in BUILT_IN_PRODUCTS:
         return None
+    if product.schema.size > MANY_CELLS:
+        return f"{other} is tried for at most {MANY_CELLS:,} cells; here are {product.schema.size:,}"
     try:
         (ours, seconds), (theirs, longer) = (
             _timed_draws(each, records) for each in (run, run.with_(estimator=other))
         )
-    except OpendasError:
-        return None  # the run may be one that the other estimator refuses
+    except OpendasError as error:  # the run may be one that the other estimator refuses
+        return f"{other} refuses this run: {str(error).rstrip('.')}"
     change = {
         a.geolevel: b.misplaced / a.misplaced - 1
         for a, b in zip(ours.usual, theirs.usual, strict=True)
