@@ -609,6 +609,7 @@ def export_measurements(out: str | Path, to: str | Path, *, product: str | None 
     FormatError
         If it holds only what an estimate used.
     """
+    from opendas.files.atomic import nothing_half_written
     from opendas.files.nmf.bureau_writing import write_bureau_file
     from opendas.files.nmf.release_tree import noisy_tree
     from opendas.files.release_folder import ReleaseFolder
@@ -616,8 +617,9 @@ def export_measurements(out: str | Path, to: str | Path, *, product: str | None 
     held = ReleaseFolder(Path(out))
     written: list[Path] = []
     layouts = ("pl94-persons", "pl94-units", "dhc-persons")
-    for name in _published(held.names, product, Path(to), layouts):
-        written += write_bureau_file(noisy_tree(held[name]), Path(to) / name)
+    with nothing_half_written(Path(to)):
+        for name in _published(held.names, product, Path(to), layouts):
+            written += write_bureau_file(noisy_tree(held[name]), Path(to) / name)
     return tuple(written)
 
 
@@ -672,6 +674,7 @@ def export_tidy(
         The files, and the query groups that have too many cells for a table.
     """
     from opendas.files.addresses import located
+    from opendas.files.atomic import nothing_half_written
     from opendas.files.nmf.bureau import is_bureau_folder
     from opendas.files.nmf.bureau_tree import BureauFile
     from opendas.files.nmf.tidy import write_tidy
@@ -694,10 +697,11 @@ def export_tidy(
         raise ConfigError(f"{out} holds {', '.join(held)}, not {product}.")
     paths: list[Path] = []
     left_out: list[str] = []
-    for name in held if product is None else [product]:
-        written, missing = write_tidy(held[name], Path(to) / name)
-        paths += written
-        left_out += [f"{name}:{query}" for query in missing]
+    with nothing_half_written(Path(to)):
+        for name in held if product is None else [product]:
+            written, missing = write_tidy(held[name], Path(to) / name)
+            paths += written
+            left_out += [f"{name}:{query}" for query in missing]
     return tuple(paths), tuple(left_out)
 
 

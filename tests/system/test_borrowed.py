@@ -200,7 +200,13 @@ def louder(table: pa.Table) -> pa.Table:
     return column(table, "variance", [2 * v for v in table.column("variance").to_pylist()])
 
 
+def elsewhere(table: pa.Table) -> pa.Table:
+    codes = table.column("geocode").to_pylist()
+    return column(table, "geocode", [code[:-17] + "9" + code[-16:] for code in codes])
+
+
 FAULTS = {
+    "another spine": ("Block", "DPQuery", elsewhere, "is below no geounit of Block_Group.parquet"),
     "a part is missing": ("Block_Group", "DPQuery", without_first, "a part of its measurements is missing"),
     "duplicated geounits": ("County", "DPQuery", lambda t: pa.concat_tables([t, t]), "is there twice"),
     "a query cut off": ("Block", "DPQuery", cut, "values in query"),
@@ -299,6 +305,11 @@ def test_several_states_with_american_indian_areas(tmp_path: Path, caplog) -> No
     assert {(run["product"], run["plan_digest"]) for run in release.certificate["runs"]} == {
         (run["product"], run["plan_digest"]) for run in opendas.Release(own).certificate["runs"]
     }
+    files = opendas.NoisyFile(nmf / "pl94-persons", totals=totals)
+    one, two = (
+        each.intervals("votingage", geolevel="tract").to_pandas() for each in (files, opendas.Release(own))
+    )
+    assert np.allclose(one[["estimate", "variance"]], two[["estimate", "variance"]])
     assert "the measurements of the nation are left out" not in caplog.text
     assert guarded(cli, [*asked, "--to", str(tmp_path / "open")]) == 0  # its persons may be of more states
     assert "2 of 51 states are there: the measurements of the nation are left out" in caplog.text

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from opendas.custody.folders import PARTIAL_SUFFIX, open_folder, remove_file
+from opendas.custody.folders import PARTIAL_SUFFIX, open_folder, remove_file, remove_tree
 from opendas.errors import EnvironmentFailure
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "flush_tree",
     "fsync_folder",
     "make_folder",
+    "nothing_half_written",
     "remove_partials",
     "sha256_file",
     "write_atomic",
@@ -110,6 +111,18 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             yield file
     except OSError as error:
         raise _failure("write", path, error) from error
+
+
+@contextlib.contextmanager
+def nothing_half_written(folder: Path) -> Iterator[None]:
+    """Remove a folder that was not there before, if writing its files fails."""
+    new = not folder.exists()
+    try:
+        yield
+    except BaseException:
+        if new:
+            remove_tree(folder)
+        raise
 
 
 def remove_partials(folder: Path) -> None:

@@ -439,6 +439,36 @@ def test_a_query_that_is_cut_off(published: Path, capsys) -> None:
         )
 
 
+def doubled(table: pa.Table) -> pa.Table:
+    return pa.concat_tables([table, table])
+
+
+def shortened(table: pa.Table) -> pa.Table:
+    values = table["value"].to_pylist()
+    return put(table, "value", [*values[:-1], values[-1][:-1]])
+
+
+def elsewhere(table: pa.Table) -> pa.Table:
+    return put(table, "geocode", [f"{c[:-17]}9{c[-16:]}" for c in table["geocode"].to_pylist()])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (doubled, "is there twice"),
+        (shortened, "values in query"),
+        (elsewhere, "is below no geounit of Block_Group.parquet"),
+    ],
+)
+def test_no_tables_of_a_damaged_file(published: Path, tmp_path: Path, capsys, change, said: str) -> None:
+    folder = published / "pl94-units"
+    rewritten(folder / "Block.parquet" / "DPQuery", change)
+    command = ["export", str(folder), "--format", "long", "--to", str(tmp_path / "tidy")]
+    assert guarded(cli, command) == 3
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "tidy").exists()
+
+
 def test_files_of_two_budgets_in_one_folder(two_states: Path, capsys, caplog) -> None:
     """Of two censuses in one folder, the budgets tell: one state has other variances than the other."""
 
