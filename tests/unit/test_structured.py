@@ -175,6 +175,54 @@ def test_bounds_and_sums_that_are_no_partition_are_left_to_the_ladder():
     assert as_fixed_rows(replace(one, groups=halves, lower=sums, upper=sums)).fixed is not None
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(0, 2))
+def test_merged_cells_have_the_answer_of_all_cells(seed, K):
+    """A pass on coarse queries, with closed cells and bounds on a part, in cells of whatever parent."""
+    rng = np.random.default_rng(seed)
+    C, n = int(rng.integers(2, 5)), int(rng.integers(8, 40))
+    truth = rng.poisson(1.0, (C, n))
+    terms, linear = [], np.zeros((C, n))
+    for size in (1, 2, 3)[: int(rng.integers(1, 4))]:
+        row = np.unique(rng.integers(0, size, n), return_inverse=True)[1].astype(np.int32)
+        weight = float(rng.uniform(0.1, 1.0))
+        terms.append((weight, row))
+        for c in range(C):
+            linear[c] += weight * (np.bincount(row, truth[c]) + rng.normal(0, 3, row.max() + 1))[row]
+    groups = rng.integers(0, 2, (K, n)).astype(bool)
+    sums = truth @ groups.T.astype(int)
+    mask = np.ones((C, n), bool)
+    if seed % 3 == 0:
+        mask[0, : n // 2] = False
+        truth[1, : n // 2] += truth[0, : n // 2]
+        truth[0, : n // 2] = 0
+        sums = truth @ groups.T.astype(int)
+    problem = FamilyProblem(
+        tuple(terms), linear, truth.sum(axis=0), mask, groups, sums - 1.0, sums + 1.0,
+        scale=rng.uniform(0.5, 2.0, C),
+    )  # fmt: skip
+    found = solving._by_merged_cells(problem, 1e-7)
+    if found is None:
+        maps = np.stack([*(row for _, row in terms), *groups, *mask])
+        coarse = max(row.max() + 1 for _, row in terms)
+        assert 2 * max(coarse, len(np.unique(maps, axis=1).T)) > n
+        return
+    other = solve(problem)
+    assert found.status is other.status is Status.OPTIMAL
+    assert found.residual <= 1e-7
+    assert problem.objective(found.x) == pytest.approx(problem.objective(other.x), rel=1e-6, abs=1e-6)
+    np.testing.assert_allclose(found.x.sum(axis=0), problem.parent, atol=1e-6)
+    assert (found.x >= 0.0).all()
+    assert not found.x[~mask].any()
+    inside = found.x @ groups.T
+    assert (inside >= sums - 1.0 - 1e-6).all()
+    assert (inside <= sums + 1.0 + 1e-6).all()
+    for _, row in terms:  # the answers of a strictly convex objective are one
+        for c in range(C):
+            one, two = (np.bincount(row, x[c]) for x in (found.x, other.x))
+            np.testing.assert_allclose(one, two, atol=1e-4)
+
+
 def crossing_family(seed: int, has_parent: bool) -> FamilyProblem:
     """A family of several blocks: fixed rows within each, a chain within these, and a term across them."""
     rng = np.random.default_rng(seed)

@@ -6,8 +6,9 @@
 3. Clarabel again, for what is left to its first point, magnified.
 4. A proof that the constraints contradict each other.
 
-Fixed sums of detailed cells are projected onto first, by
-:mod:`opendas.solvers.least_squares.transport`; the ladder follows where that is not certified.
+Cells of large families that nothing tells apart are merged before. Fixed sums of detailed cells are
+projected onto first, by :mod:`opendas.solvers.least_squares.transport`; the ladder follows where that is not
+certified.
 
 A step down is decided by sizes, iterations and residuals only, never by clock or memory, so the same problem
 takes the same way on every machine. Hessians too large to be written out are only multiplied with, by
@@ -30,6 +31,7 @@ from opendas.solvers.least_squares.clarabel import program, solve_program
 from opendas.solvers.least_squares.direct import LARGE, Direct, solve_direct
 from opendas.solvers.least_squares.paired import PairedCurvature
 from opendas.solvers.least_squares.primal_dual_active_set import INFEASIBLE, OK
+from opendas.solvers.least_squares.reduce import SAME
 from opendas.solvers.least_squares.steps import solve_by_steps
 from opendas.solvers.least_squares.structured import find_structure, solve_structured
 from opendas.solvers.least_squares.transport import project_transport
@@ -98,6 +100,10 @@ def solve(
         return _with_fixed_rows(problem, tolerance, metric)
     if problem.parent is not None and problem.children == 1:
         return _only_child(problem, problem.parent, tolerance)
+    if problem.cells >= MANY:
+        merged = _by_merged_cells(problem, tolerance)
+        if merged is not None:
+            return merged
     answer = _by_structure(problem, tolerance) if problem.cells >= MANY else None
     if answer is not None:
         if answer.status is Status.OPTIMAL:
@@ -185,6 +191,45 @@ def _projected(problem: FamilyProblem, tolerance: float) -> Solution | None:
         return Solution(found.x, Status.OPTIMAL, residual, 0, "transport")
     logger.info("residual %.1e after the projection onto the fixed sums", residual)
     return None
+
+
+def _by_merged_cells(problem: FamilyProblem, tolerance: float) -> Solution | None:
+    """Solve with one cell for all that nothing tells apart, and spread its counts as the parent's.
+
+    None where that leaves more than half of the cells, or finds no solution. A pass on a total has one cell.
+
+    Notes
+    -----
+    With the multipliers of the merged cell for each of its cells, no term of the residual grows in counts:
+    gradients are the same, and counts a part.
+    """
+    parent, n = problem.parent, problem.cells
+    if parent is None or problem.hessians is not None:
+        return None
+    maps = [rows for _, rows in problem.terms]
+    if not maps or 2 * max(int(rows.max(initial=-1)) + 1 for rows in maps) > n:
+        return None
+    cell = np.zeros(n, np.int64)
+    for rows in (*maps, *problem.groups, *problem.mask[~problem.mask.all(axis=1)]):
+        cell = np.unique(cell * (int(rows.max()) + 1) + rows, return_inverse=True)[1]
+    first = np.unique(cell, return_index=True)[1]
+    linear = problem.linear[:, first]
+    apart = np.abs(problem.linear - linear[:, cell]).max(initial=0.0)
+    if 2 * len(first) > n or apart > SAME * np.abs(linear).max(initial=0.0):
+        return None
+    merged = replace(
+        problem,
+        terms=tuple((weight, rows[first]) for weight, rows in problem.terms),
+        linear=linear,
+        parent=np.bincount(cell, parent).astype(np.float64),
+        mask=problem.mask[:, first],
+        groups=problem.groups[:, first],
+    )
+    found = solve(merged, tolerance=tolerance * problem.top / merged.top)
+    if found.status is not Status.OPTIMAL or merged.parent is None:
+        return None
+    share = parent / np.where(merged.parent > 0.0, merged.parent, 1.0)[cell]
+    return replace(found, x=found.x[:, cell] * share, residual=found.residual * merged.top / problem.top)
 
 
 def _by_structure(problem: FamilyProblem, tolerance: float) -> Solution | None:
