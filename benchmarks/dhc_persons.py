@@ -1,8 +1,9 @@
 """DHC persons, from a synthetic census to a verified release: processor time and memory by size.
 
-    python benchmarks/dhc_persons.py PATH/ri2010.pl.zip --areas 44001 44001,44005 44
+    nice python benchmarks/dhc_persons.py PATH/ri2010.pl.zip --areas 44009 44003,44009 44 44x5
 
-Each area is a list of prefixes of geocodes. Of each, in processes from the command line: the redistricting
+Each area is a list of prefixes of geocodes; ``44x5`` is five states like that, as one: their counties have
+codes of their own. Of each, in processes from the command line: the redistricting
 product, DHC persons tied to it with the production budget and spine, and `opendas verify`. Processor time is
 user and system of all processes of a command; wall time says what else the machine does.
 """
@@ -14,13 +15,35 @@ import json
 import tempfile
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from whole_runs import command, one_run
 
+COUNTIES = 50
+"""Counties that a state may have: codes are odd. Other entities have the same codes in all copies."""
 
-def cut(made: Path, area: Path, prefixes: list[str]) -> tuple[int, int]:
-    """Write the part of a synthetic census in an area; returns its people and its blocks."""
+
+def copied(table: pa.Table, copies: int) -> pa.Table:
+    """Return so many copies of a table of geocodes, the county codes of each its own."""
+    tables = []
+    for number in range(copies):
+        moved = table
+        for name in {"GEOID", "cousub"} & set(table.column_names):
+            codes = pc.cast(table[name], "string")
+            county = pc.cast(pc.utf8_slice_codeunits(codes, 2, 5), "int64")
+            shown = pc.cast(pc.add(county, 2 * COUNTIES * number), "string")
+            parts = (pc.utf8_slice_codeunits(codes, 0, 2), pc.utf8_lpad(shown, 3, "0"))
+            place = moved.column_names.index(name)
+            moved = moved.set_column(
+                place, name, pc.binary_join_element_wise(*parts, pc.utf8_slice_codeunits(codes, 5), "")
+            )
+        tables.append(moved)
+    return pa.concat_tables(tables)
+
+
+def cut(made: Path, area: Path, prefixes: list[str], copies: int) -> tuple[int, int]:
+    """Write copies of the part of a synthetic census in an area; returns their people and blocks."""
     area.mkdir()
     rows = []
     for name in ("persons.parquet", "frame.parquet"):
@@ -29,7 +52,7 @@ def cut(made: Path, area: Path, prefixes: list[str]) -> tuple[int, int]:
         inside = pc.starts_with(codes, prefixes[0])
         for prefix in prefixes[1:]:
             inside = pc.or_(inside, pc.starts_with(codes, prefix))
-        table = table.filter(inside)
+        table = copied(table.filter(inside), copies)
         pq.write_table(table, area / name)
         rows.append(table.num_rows)
     for product in ("pl94", "dhc"):
@@ -66,7 +89,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("path", type=Path, help="official 2010 zip of Rhode Island")
-    parser.add_argument("--areas", nargs="+", default=["44001", "44001,44005", "44"])
+    parser.add_argument("--areas", nargs="+", default=["44009", "44003,44009", "44"])
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -75,7 +98,8 @@ def main() -> None:
         print(f"make-census: {cpu:.1f} s of processor time", flush=True)
         for number, prefixes in enumerate(given.areas):
             area = Path(scratch) / f"area{number}"
-            people, blocks = cut(made, area, prefixes.split(","))
+            where, _, copies = prefixes.partition("x")
+            people, blocks = cut(made, area, where.split(","), int(copies or 1))
             row = measured(area, given.workers)
             print(f"{prefixes}: {people:,} people, {blocks:,} blocks: {json.dumps(row)}", flush=True)
             for family in families(area):
