@@ -765,6 +765,7 @@ def replicates(
     workers: int | None = None,
     resume: bool = False,
     microdata: str | Path | None = None,
+    tied: Release | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Path]:
     """Run a release again and again on its own counts, so that :meth:`Release.margin` has margins for them.
@@ -788,6 +789,8 @@ def replicates(
         Finish what an interrupted call began.
     microdata : path, optional
         Folder outside of the release for the records of each replicate, and of the counts it started from.
+    tied : Release, optional
+        What `release` is tied to, if it is: each replicate agrees with one of that release.
     progress : callable(stage, done, total), optional
 
     Returns
@@ -818,7 +821,7 @@ def replicates(
     found = {}
     for name in names:
         path = release.folder / REPLICATES / f"{name}.parquet"
-        base = Base(release.folder.absolute(), name)
+        base = Base(release.folder.absolute(), name, None if tied is None else tied.folder.absolute())
         file = draw(base, path, release.scratch / REPLICATES)
         found[name] = file.path
         if records is not None:

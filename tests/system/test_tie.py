@@ -20,11 +20,13 @@ from support.mini import mini_frame, mini_histogram, to_dense, write_mini
 
 from opendas.cli.main import main
 from opendas.engines.checkpoint import Checkpoints
-from opendas.files.release_folder import ReleaseFolder
+from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
+from opendas.files.replicate_files import ReplicateFile
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
 from opendas.report import RunFacts
 from opendas.report.certificate import certificate_bytes, totals
+from opendas.runs.simulated.replicates import Base, starting_counts
 from opendas.schema.dhc_persons import dhc_persons
 from opendas.schema.pl94 import pl94_persons
 from opendas.verify.budget import certified_plan
@@ -389,13 +391,15 @@ def contents(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def test_a_tied_run_is_not_repeated_alone(world: Path, tmp_path: Path) -> None:
+def test_a_tied_run_is_not_repeated_alone(world: Path, seeded: Path, tmp_path: Path) -> None:
     """Replicates of it would leave out the error of the release it is tied to."""
     copy = tmp_path / "second"
     shutil.copytree(world / "second", copy)
     code, text = opendas("replicates", copy, "--runs", 2)
     assert code == 2
-    assert "fine is tied to a release of mini, whose own error would be missing" in text
+    assert "fine is tied to a release of mini, and each replicate to one of that release" in text
+    code, text = opendas("replicates", copy, "--runs", 2, "--tied", seeded)
+    assert code == 2
     assert not (copy / "release/replicates").exists()
 
 
@@ -452,6 +456,15 @@ def test_people_of_types_without_a_unit_get_another_type(typed: Path, tmp_path: 
     code, text = opendas("verify", tmp_path / "out", "--rederive", "--allow-seeded")
     assert code == 0, text
     assert "2 types of unit as the frame has them" in text
+    code, text = opendas("replicates", tmp_path / "out", "--tied", typed / "first", "--runs", 3)
+    assert code == 0, text
+    base = Base(tmp_path / "out/release", "typed", typed / "first/release")
+    file = ReplicateFile(tmp_path / "out/release/replicates/typed.parquet")
+    for number, start in enumerate(starting_counts(base, file), start=1):
+        error = to_dense(file.differences(number, found.frame, start.size))
+        for counts in (to_dense(start), to_dense(start) + error):
+            kinds = found.product.workload.group("kind").answers(counts)
+            assert ((kinds[:, 1] > 0) == (found.frame.units["lowers"] > 0)).all()
 
 
 @pytest.mark.parametrize(
@@ -477,3 +490,47 @@ def test_units_that_cannot_be_are_refused(
     assert found == code, said
     assert expected in " ".join(said.split())
     assert not (tmp_path / "out/release").exists()
+
+
+def test_each_replicate_is_tied_to_one_of_the_earlier_release(world: Path, tmp_path: Path) -> None:
+    """Starts and results agree with those of the earlier release's replicate of the same number and seed."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    shutil.copytree(world / "first", first)
+    shutil.copytree(world / "second", second)
+    runs = 20
+    for words in ((first,), (second, "--tied", first)):
+        code, text = opendas("replicates", *words, "--runs", runs, "--seed", 3, "--workers", 1)
+        assert code == 0, text
+    bases = [Base(first / "release", "mini"), Base(second / "release", "fine", first / "release")]
+    files = [ReplicateFile(base.release / f"replicates/{base.product}.parquet") for base in bases]
+    released = ReleasedProduct(second / "release", "fine")
+    group, frame = released.product.workload.group("kind * age"), released.frame
+    moved = 0
+    for number, (coarse, fine) in enumerate(
+        zip(*(starting_counts(*pair) for pair in zip(bases, files, strict=True)), strict=True), start=1
+    ):
+        assert np.array_equal(group.answers(to_dense(fine)), to_dense(coarse))
+        assert (to_dense(fine) >= 0).all()
+        changes = [
+            to_dense(file.differences(number, frame, size))
+            for file, size in zip(files, (coarse.size, fine.size), strict=True)
+        ]
+        assert np.array_equal(group.answers(changes[1]), changes[0])
+        moved += int((group.answers(to_dense(fine)) != group.answers(to_dense(released.estimate))).sum())
+    assert moved > 0
+    code, text = opendas("margin", second, "--query", "kind * age", "--geolevel", "town", "--json")
+    assert code == 0, text
+    fine_margins = json.loads(text)["rows"]
+    code, text = opendas("margin", first, "--query", "kind * age", "--geolevel", "town", "--json")
+    assert code == 0, text
+    assert [row["margin"] for row in fine_margins] == [row["margin"] for row in json.loads(text)["rows"]]
+    assert any(row["margin"] > 0 for row in fine_margins)
+    code, text = opendas("margin", second, "--query", "kind", "--geolevel", "block", "--pooled")
+    assert code == 2
+    assert "fine is tied to another release" in text
+    code, text = opendas("verify", second, "--rederive", "--tied", first, "--workers", 1)
+    assert code == 0, text
+    assert f"{runs} replicates, drawn again" in text
+    code, text = opendas("verify", second, "--rederive", "--workers", 1)
+    assert code == 0, text
+    assert "not drawn again: fine is tied to a release of mini" in text

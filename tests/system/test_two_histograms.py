@@ -21,6 +21,7 @@ from support.two_histograms import write_two_histograms
 import opendas
 from opendas.cli.main import main
 from opendas.files.release_folder import ReleaseFolder
+from opendas.files.replicate_files import ReplicateFile
 from opendas.runs import release as runs
 
 FIRST, SECOND = "small-units", "small-households"
@@ -79,6 +80,32 @@ def test_both_agree_in_every_leaf_and_pass_every_check(world: Path) -> None:
     code, text = command("verify", world / "out", "--allow-seeded", "--rederive")
     assert code == 0, text
     assert f"{SECOND}: estimated again" in text
+
+
+def test_replicates_of_both_agree_too(world: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(world / "out", out)
+    code, text = command("replicates", out, "--runs", 8, "--workers", 1)
+    assert code == 0, text
+    folder = ReleaseFolder(out)
+    changed = 0
+    for number in range(1, 9):
+        units, households = (
+            to_dense(
+                ReplicateFile(out / f"release/replicates/{name}.parquet").differences(
+                    number, folder[name].frame, folder[name].estimate.size
+                )
+            )
+            for name in (FIRST, SECOND)
+        )
+        assert np.array_equal(households.reshape(-1, 2, 6).sum(axis=2), units[:, :2])
+        assert not units.sum(axis=1).any()  # homes and dormitories are public
+        changed += int((units != 0).sum())
+    assert changed > 0
+    code, text = command("verify", out, "--allow-seeded", "--rederive", "--workers", 1)
+    assert code == 0, text
+    assert f"{SECOND}: replicates drawn again" in text
+    assert "not drawn again" not in text
 
 
 def test_the_budget_is_shared_out_exactly_and_the_totals_add_it_up(world: Path) -> None:

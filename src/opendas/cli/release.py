@@ -93,6 +93,13 @@ def _exact_question(blocks: Path | None, geolevel: str | None, level: str) -> Fr
     help="Public key whose signature must be there.",
 )
 @click.option(
+    "--tied",
+    metavar="EARLIER",
+    type=FOLDER,
+    default=None,
+    help="The release that OUT is tied to: --rederive draws the replicates of a tied run with it.",
+)
+@click.option(
     "--workers",
     type=click.IntRange(min=1),
     default=None,
@@ -106,6 +113,7 @@ def verify_command(
     allow_domain_from_records: bool,
     rederive: bool,
     signed_by: Path | None,
+    tied: Path | None,
     workers: int | None,
     as_json: bool,
 ) -> None:
@@ -140,6 +148,7 @@ def verify_command(
                 allow_domain_from_records=allow_domain_from_records,
                 rederive=rederive,
                 signed_by=signed_by,
+                tied=None if tied is None else opendas.Release(tied),
                 workers=workers,
                 progress=progress,
             )
@@ -312,6 +321,13 @@ def _published(out: Path, run_file: Path | None, to: Path | None) -> Release | P
     default=None,
     help="Draw none: OUT is a file or folder of MDF or PPMF, and its published replicates stand in DIR.",
 )
+@click.option(
+    "--tied",
+    metavar="EARLIER",
+    type=FOLDER,
+    default=None,
+    help="The release that OUT is tied to: each replicate agrees with one of that release.",
+)
 @microdata_options
 @json_option
 def replicates_command(
@@ -323,6 +339,7 @@ def replicates_command(
     resume: bool,
     microdata: Path | None,
     published: Path | None,
+    tied: Path | None,
     run_file: Path | None,
     to: Path | None,
     as_json: bool,
@@ -340,8 +357,8 @@ def replicates_command(
     import opendas
 
     if published is not None:
-        if run_file is not None or microdata is not None:
-            raise click.UsageError("--published draws nothing: give neither --run nor --microdata.")
+        if run_file is not None or microdata is not None or tied is not None:
+            raise click.UsageError("--published draws nothing: give neither --run, --tied nor --microdata.")
         with Progress() as progress:
             files = opendas.PublishedMicrodata(out, None, to).take_replicates(published, product, progress)
         if as_json:
@@ -361,6 +378,7 @@ def replicates_command(
             workers=workers,
             resume=resume,
             microdata=microdata,
+            tied=None if tied is None else opendas.Release(tied),
             progress=progress,
         )
     if as_json:

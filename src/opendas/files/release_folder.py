@@ -413,11 +413,28 @@ def tied_counts(release: Path, product: Product, frame: Frame) -> Histogram:
                 f"[tie] {release} holds {bound.name}, by public units of a frame whose column "
                 f"{bound.column!r} is not that of this frame. Give the same frame and units."
             )
+    return counts_of_tie(product, released.product, released.estimate, frame)
+
+
+def counts_of_tie(product: Product, earlier: Product, counts: Histogram, frame: Frame) -> Histogram:
+    """Return what the rows of a product's tie count at each leaf of `frame`.
+
+    Parameters
+    ----------
+    product : Product
+        With a tie.
+    earlier : Product
+    counts : Histogram
+        Of the earlier product, one row per leaf of `frame`.
+    frame : Frame
+    """
+    tie = product.tie
+    if tie is None:
+        raise ValueError("the product is not tied")
     if not (tie.rows or tie.columns):
-        return released.estimate
+        return counts
     query = product.workload.group(tie.query)
-    row_of_cell = tied_rows(tie, query, released.product)
-    return _counts_of_rows(tie, query, row_of_cell, released.estimate, frame)
+    return _counts_of_rows(tie, query, tied_rows(tie, query, earlier), counts, frame)
 
 
 def tied_rows(tie: Tie, query: QueryGroup, earlier: Product) -> Ints:

@@ -285,6 +285,7 @@ class Release:
         allow_domain_from_records: bool = False,
         rederive: bool = False,
         signed_by: str | Path | None = None,
+        tied: Release | None = None,
         workers: int | None = None,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> tuple[Check, ...]:
@@ -301,6 +302,8 @@ class Release:
             long as the estimation did.
         signed_by : path, optional
             File of the public key whose signature must be there.
+        tied : Release, optional
+            What this one is tied to: replicates of a tied run are drawn again with it.
         workers : int, optional
             Processes that estimate again.
         progress : callable(stage, done, total), optional
@@ -315,6 +318,7 @@ class Release:
             allow_domain_from_records=allow_domain_from_records,
             rederive=rederive,
             signed_by=None if signed_by is None else PublicKey.load(Path(signed_by)),
+            tied=None if tied is None else tied.folder.absolute(),
             workers=workers,
             progress=progress,
         )
@@ -452,6 +456,11 @@ class Release:
         if pooled:
             base = Base(self.folder.absolute(), released.name)
             check_pooled(released.frame, geolevel, of)
+            if released.product.tied is not None:
+                raise ConfigError(
+                    f"{released.name} is tied to another release, from which its pools would have to start, "
+                    "too: its own replicates have margins, without pooling."
+                )
             return Table(pooled_margins(base, Replicated.of(released), name, exact_level(level)))
         where: str | AreaWeights
         if geolevel is None:

@@ -162,13 +162,8 @@ class Replicated:
         """
         name = self.product.name
         if not self.path.is_file():
-            if self.product.tie is not None:
-                raise ConfigError(
-                    f"there are no replicates of {name}, and none can be drawn: it is tied to a release of "
-                    f"{self.product.tie.product}, whose error they would lack. opendas interval asks its "
-                    "measurements."
-                )
-            raise ConfigError(f"there are no replicates of {name}: opendas replicates OUT draws them.")
+            tied = "" if self.product.tied is None else " --tied EARLIER, the release that it is tied to,"
+            raise ConfigError(f"there are no replicates of {name}: opendas replicates OUT{tied} draws them.")
         file = ReplicateFile(self.path)
         if (file.about.product, file.about.counts) != (name, counts_digest(self.counts)):
             raise FormatError(

@@ -2,7 +2,8 @@
 
 How far a replicate lies from the counts it started from estimates how far the released counts lie from the
 truth. Replicates are made of published things alone, and cost no budget: the argument is in
-``docs/proofs/replicates.md``.
+``docs/proofs/replicates.md``. A replicate of a tied run is tied to the one of the earlier release with
+the same number, which is drawn for it.
 
 Notes
 -----
@@ -21,13 +22,15 @@ from pathlib import Path
 
 import numpy as np
 
+from opendas.arrays import Ints
 from opendas.engines.local import WorkerPool, cores
 from opendas.engines.protocol import in_turn
 from opendas.errors import ConfigError
 from opendas.files.atomic import make_folder, write_atomic
 from opendas.files.mdf.layout import record_counts, record_frame
+from opendas.files.mdf.unit_types import UnitTypes
 from opendas.files.mdf.writing import PartFile
-from opendas.files.release_folder import ReleasedProduct
+from opendas.files.release_folder import ReleasedProduct, counts_of_tie, is_estimated, tie_to
 from opendas.files.replicate_files import (
     About,
     ReplicateFile,
@@ -39,9 +42,10 @@ from opendas.files.replicate_files import (
 from opendas.runs.run import Run
 from opendas.runs.simulated.microdata import MicrodataBase
 from opendas.runs.simulated.simulation import Simulation
-from opendas.runs.simulated.starting_counts import StartingCounts
+from opendas.runs.simulated.starting_counts import StartingCounts, exchanged, with_sums
 from opendas.runs.verification.plan import released_run
 from opendas.schema.histogram import Histogram
+from opendas.schema.product import Product
 
 Progress = Callable[[str, int, int], None]
 
@@ -55,30 +59,141 @@ class Base:
     release : Path
         The folder ``release/``.
     product : str
+    tied : Path, optional
+        ``release/`` of the release that it is tied to, if that is not the same folder.
     """
 
     release: Path
     product: str
+    tied: Path | None = None
 
     def read(self) -> tuple[Run, Histogram]:
         """Return the run on its frame and spine, and the released counts in the frame's order."""
         released = ReleasedProduct(self.release, self.product)
         return released_run(released), released.estimate
 
+    def earlier(self, run: Run) -> Base | None:
+        """Return the release that this one is tied to, None where it is not tied.
 
-@lru_cache(maxsize=1)
-def _prepared(base: Base | MicrodataBase) -> tuple[Simulation, StartingCounts]:
+        Raises
+        ------
+        ConfigError
+            If that release is not given, or another is.
+        """
+        tie = run.product.tied
+        if tie is None:
+            return None
+        beside = is_estimated(self.release, tie.product)
+        release = self.release if beside else self.tied
+        if release is None:
+            raise ConfigError(
+                f"{run.product.name} is tied to a release of {tie.product}, and each replicate to one of "
+                "that release. Name it: opendas replicates OUT --tied EARLIER."
+            )
+        if tie_to(release, run.product, run.resolved.geolevels).microdata != tie.microdata:
+            raise ConfigError(f"--tied {release}: {run.product.name} is tied to other microdata than these.")
+        return Base(release, tie.product, self.tied if beside else None)
+
+
+def check_earlier(base: Base) -> None:
+    """Check that what a product is tied to is there, and what that is tied to.
+
+    Raises
+    ------
+    ConfigError
+    """
+    earlier = base.earlier(base.read()[0])
+    if earlier is not None:
+        check_earlier(earlier)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Earlier:
+    """The release that a product is tied to, and the sums that it fixes, in the frame's order."""
+
+    base: Base
+    product: Product
+    rows: Ints  # (n,) row of each cell in the tie's query group
+    sums: Histogram
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Original:
+    """What is repeated: a run on its published counts, under the tie of the release."""
+
+    simulation: Simulation
+    about: About  # of any seed and number of runs
+    starting: StartingCounts | None  # None for a tied run
+    earlier: _Earlier | None
+
+    def chance(self, seed: int, number: int) -> tuple[tuple[bytes, ...], np.random.Generator]:
+        """Return what the noise of a replicate is bound to, and the generator of its starting counts."""
+        about = self.about
+        bound = (bytes.fromhex(about.counts), bytes.fromhex(about.estimation), number.to_bytes(8, "big"))
+        return bound, np.random.default_rng([seed, *(int.from_bytes(b, "big") for b in bound)])
+
+
+def _about(base: Base | MicrodataBase, run: Run, counts: Histogram, runs: int, seed: int) -> About:
+    return About(base.product, runs, seed, counts_digest(counts), run.estimation_digest())
+
+
+@lru_cache
+def _original(base: Base | MicrodataBase) -> _Original:
     """Return what all replicates share; once a process."""
     run, counts = base.read()
-    simulation = Simulation.of(run, counts)
-    return simulation, StartingCounts.of(simulation.counts, run.plan, simulation.constraints)
+    found, tie = base.earlier(run) if isinstance(base, Base) else None, run.product.tie
+    if found is None or tie is None:
+        simulation, earlier = Simulation.of(run, counts), None
+        starting = StartingCounts.of(simulation.counts, run.plan, simulation.constraints)
+    else:
+        released = ReleasedProduct(found.release, found.product)
+        rows = run.product.workload.group(tie.query).row_of_cell.astype(np.int64)
+        sums = counts_of_tie(run.product, released.product, released.estimate, run.frame)
+        simulation, starting = Simulation.of_tied(run, counts, sums), None
+        earlier = _Earlier(found, released.product, rows, sums)
+    return _Original(simulation, _about(base, run, counts, 0, 0), starting, earlier)
 
 
-def _start(published: StartingCounts, about: About, number: int) -> tuple[tuple[bytes, ...], Histogram]:
-    """Return what a replicate's noise is bound to, and the counts it starts from, in the spine's order."""
-    bound = (bytes.fromhex(about.counts), bytes.fromhex(about.estimation), number.to_bytes(8, "big"))
-    chance = np.random.default_rng([about.seed, *(int.from_bytes(b, "big") for b in bound)])
-    return bound, published.draw(chance)
+def _start(base: Base | MicrodataBase, seed: int, number: int) -> Histogram:
+    """Return the counts that a replicate starts from, in the frame's order.
+
+    Those of a tied product have the sums that the earlier release's replicate starts from.
+    """
+    original = _original(base)
+    simulation, chance = original.simulation, original.chance(seed, number)[1]
+    run, earlier = simulation.run, original.earlier
+    if original.starting is not None:
+        own = original.starting.draw(chance)
+    else:
+        own = exchanged(simulation.counts, run.plan, simulation.constraints, chance)
+    own = own.take(run.spine.place_of_leaf)
+    if earlier is None:
+        return own
+    sums = counts_of_tie(run.product, earlier.product, _start(earlier.base, seed, number), run.frame)
+    return _of_types(run, with_sums(own, earlier.rows, earlier.sums, sums, chance))
+
+
+def _replicate(base: Base | MicrodataBase, seed: int, number: int) -> tuple[Histogram, Histogram]:
+    """Return the counts that a replicate starts from, and what the run makes of them, in the frame's order.
+
+    A tied run is tied to the replicate of the earlier release with the same number.
+    """
+    original, start = _original(base), _start(base, seed, number)
+    run, earlier = original.simulation.run, original.earlier
+    if earlier is None:
+        simulation = original.simulation.with_counts(start.take(run.spine.leaf_order))
+    else:
+        _, found = _replicate(earlier.base, seed, number)
+        sums = counts_of_tie(run.product, earlier.product, found, run.frame)
+        simulation = Simulation.of_tied(run, start, sums)
+    bound = original.chance(seed, number)[0]
+    return start, _of_types(run, simulation.estimate(seed, "replicate/" + base.product, *bound))
+
+
+def _of_types(run: Run, counts: Histogram) -> Histogram:
+    """Return counts with people of the types of unit that the frame has, as the run makes its own."""
+    types = UnitTypes.of(run.product, run.frame)
+    return counts if types is None else types.mended(np.arange(counts.rows), counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +208,9 @@ class _Draw:
         return self.parts / f"{number:06d}.parquet"
 
     def __call__(self, number: int) -> None:
-        simulation, published = _prepared(self.base)
-        about, run = self.about, simulation.run
-        bound, start = _start(published, about, number)
-        found = simulation.with_counts(start).estimate(about.seed, "replicate/" + about.product, *bound)
-        error = difference(found, start.take(run.spine.place_of_leaf))
-        with replicate_sink(self.part(number), replace(about, runs=number)) as sink:
-            write_replicate(sink, number, run.frame, error)
+        start, found = _replicate(self.base, self.about.seed, number)
+        with replicate_sink(self.part(number), replace(self.about, runs=number)) as sink:
+            write_replicate(sink, number, _original(self.base).simulation.run.frame, difference(found, start))
 
 
 def draw_replicates(
@@ -140,7 +251,9 @@ def draw_replicates(
         If an interrupted command left something, and `resume` is not set.
     """
     run, counts = base.read()
-    about = About(base.product, runs, seed, counts_digest(counts), run.estimation_digest())
+    if isinstance(base, Base):
+        check_earlier(base)
+    about = _about(base, run, counts, runs, seed)
     known = ReplicateFile(path) if path.is_file() else None
     if known is None or replace(known.about, runs=runs) != about:
         there = 0  # a file of other counts, of another plan or of another seed is replaced
@@ -169,9 +282,8 @@ def draw_replicates(
 
 def starting_counts(base: Base | MicrodataBase, file: ReplicateFile) -> Iterator[Histogram]:
     """Yield the counts that each replicate of a file started from, one row per leaf of the frame."""
-    simulation, published = _prepared(base)
     for number in range(1, file.about.runs + 1):
-        yield _start(published, file.about, number)[1].take(simulation.run.spine.place_of_leaf)
+        yield _start(base, file.about.seed, number)
 
 
 def write_replicate_microdata(
@@ -192,7 +304,7 @@ def write_replicate_microdata(
     stamps : sequence of str
         Of the release.
     """
-    run = _prepared(base)[0].run
+    run = _original(base).simulation.run
     frame = record_frame(run.product, run.frame)
     said = {"format": "opendas microdata of replicates 1", **asdict(file.about), "stamps": list(stamps)}
     make_folder(folder)
@@ -204,7 +316,7 @@ def write_replicate_microdata(
             path = folder / f"{name}.parquet"
             PartFile(path, run.product, frame, record_counts(run.product, frame, counts, None), 0).write()
             paths.append(path)
-    _prepared.cache_clear()
+    _original.cache_clear()
     write_atomic(folder / "about.json", (json.dumps(said, indent=2) + "\n").encode())
     return tuple(paths)
 
@@ -224,4 +336,4 @@ def _draw_all(draw: _Draw, todo: list[int], runs: int, workers: int, progress: P
     finally:
         if pool is not None:
             pool.close()
-        _prepared.cache_clear()
+        _original.cache_clear()

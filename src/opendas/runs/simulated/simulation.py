@@ -25,7 +25,7 @@ from opendas.topdown.family_data import LevelRules
 
 
 def check_repeatable(run: Run) -> None:
-    """Refuse a product that can be tied: repeated alone it would not vary with what it is tied to.
+    """Refuse a tied product: repeated under one tie it would not vary with what it is tied to.
 
     Raises
     ------
@@ -35,9 +35,19 @@ def check_repeatable(run: Run) -> None:
     if run.product.tie is not None:
         raise ConfigError(
             f"{run.product.name} is tied to a release of {run.product.tie.product}, whose own error would be "
-            "missing from replicates and simulated runs: they would be too good. A run without [tie] can be "
-            "repeated."
+            "missing from simulated runs: they would be too good. A run without [tie] can be repeated."
         )
+
+
+def _constraints(run: Run, counts: Histogram, tied: Histogram | None = None) -> ConstraintTable:
+    """Return the bounds of a run's frame, the invariants of counts in the spine's order, and its tie."""
+    spine, tie = run.spine, run.product.tie
+    exact = declared_invariants(run.product, counts, spine)
+    constraints = bound_table(run.product, run.frame, spine, exact)
+    if tie is None or tied is None:
+        return constraints
+    query = run.product.workload.group(tie.query)
+    return constraints.tied_to(tie.product, query, tied.take(spine.leaf_order), spine)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -81,11 +91,26 @@ class Simulation:
             For a tied run: repeated alone it would not vary with the release that it is tied to.
         """
         check_repeatable(run)
-        spine = run.spine
-        counts = histogram.take(spine.leaf_order)
-        exact = declared_invariants(run.product, counts, spine)
-        constraints = bound_table(run.product, run.frame, spine, exact)
-        check_feasible(run.product, spine, constraints)
+        counts = histogram.take(run.spine.leaf_order)
+        constraints = _constraints(run, counts)
+        check_feasible(run.product, run.spine, constraints)
+        return cls(run, counts, constraints, run.rules(constraints), run.model(constraints))
+
+    @classmethod
+    def of_tied(cls, run: Run, histogram: Histogram, tied: Histogram) -> Self:
+        """Prepare a tied run on counts; not to be repeated under the same tie (:func:`check_repeatable`).
+
+        Parameters
+        ----------
+        run : Run
+            On the frame of `histogram`.
+        histogram : Histogram
+            One row per leaf of the frame, in its order.
+        tied : Histogram
+            Over the rows of the tie's query group, likewise: what the answer agrees with.
+        """
+        counts = histogram.take(run.spine.leaf_order)
+        constraints = _constraints(run, counts, tied)
         return cls(run, counts, constraints, run.rules(constraints), run.model(constraints))
 
     def with_plan(self, run: Run) -> Self:

@@ -6,6 +6,9 @@ records lose, those with few gain. A second run on these counts finds nothing le
 the first did. So each replicate starts from published counts in which records whose leaf the noise hides are
 put back to where records are.
 
+A tied release agrees with an earlier one in every leaf. Its records change places only with others of the
+same tied row, and what the replicate of the earlier release starts from is then made of them.
+
 Axes: ``b`` leaves in the spine's order, ``e`` entries of the histogram, ``k`` classes of cells.
 """
 
@@ -20,6 +23,7 @@ import numpy.typing as npt
 
 from opendas.arrays import Bools, Floats, Ints
 from opendas.constraints.table import ConstraintTable
+from opendas.files.replicate_files import difference
 from opendas.geography.spine import Spine
 from opendas.measurement.plan import MeasurementPlan
 from opendas.schema.histogram import Histogram
@@ -135,6 +139,103 @@ class StartingCounts:
             sums = np.bincount(leaf[inside], counts.counts[inside], minlength=counts.rows)
             holds &= (last.lower[:, bound] <= sums) & (sums <= last.upper[:, bound])
         return holds
+
+
+def exchanged(
+    published: Histogram, plan: MeasurementPlan, constraints: ConstraintTable, rng: np.random.Generator
+) -> Histogram:
+    """Return starting counts of a tied product: records of one held sum change leaves within their parent.
+
+    Parameters
+    ----------
+    published : Histogram
+        Public counts, one row per leaf in the spine's order.
+    plan : MeasurementPlan
+    constraints : ConstraintTable
+        That the counts satisfy. Every sum that a leaf holds, those of the tie among them, stays.
+    rng : Generator
+
+    Notes
+    -----
+    A record stays as likely as in :meth:`StartingCounts.of`, with the records of its held sum for those of
+    its class.
+    """
+    leaf, cell, counts = _leaves(published), published.cells, published.counts
+    last, noise = constraints.levels[-1], _leaf_noise(plan)
+    if noise is None:
+        return published
+    held = [*constraints.bound_cells, *(one.query.row_of_cell for one in last.invariants)]
+    held += [] if last.tied is None else [last.tied.query.row_of_cell]
+    kind = np.zeros(len(cell), dtype=np.int64)
+    for rows in held:
+        kind = _numbered(kind, rows[cell])
+    above = _parents(plan.spine)[leaf]
+    here, family, together = _numbered(leaf, kind), _numbered(above, kind), _numbered(above, cell)
+    expected = _sums(here, counts) / _sums(family, counts) * _sums(together, counts)
+    moving = rng.binomial(counts, noise / (expected + noise))
+    from_leaf, moved = np.repeat(leaf, moving), np.repeat(cell, moving)
+    family = np.repeat(family, moving)
+    by_chance = np.lexsort((rng.random(len(moved)), family))
+    return Histogram.from_entries(
+        np.concatenate([leaf, from_leaf[np.argsort(family, kind="stable")]]),
+        np.concatenate([cell, moved[by_chance]]),
+        np.concatenate([counts - moving, np.ones(len(moved), np.int64)]),
+        shape=(published.rows, published.size),
+    )
+
+
+def with_sums(
+    counts: Histogram, row_of_cell: Ints, before: Histogram, after: Histogram, rng: np.random.Generator
+) -> Histogram:
+    """Return counts whose records were moved, each within its row, until leaves have other sums of the rows.
+
+    A leaf that has too many gives some by chance, to the next in order that has too few: where the sums of a
+    range of leaves stay, so do its records.
+
+    Parameters
+    ----------
+    counts : Histogram
+        One row per leaf, in the order of geocodes.
+    row_of_cell : int (n,)
+    before, after : Histogram
+        Sums of the rows at each leaf: those of `counts`, and those wanted; each row has the same in all.
+    rng : Generator
+    """
+    change = difference(after, before)
+    key = _leaves(change) * np.int64(change.size) + change.cells
+    losing, gaining = change.counts < 0, np.maximum(change.counts, 0)
+    leaf = _leaves(counts)
+    sought, short = key[losing], -change.counts[losing]
+    own = leaf * np.int64(change.size) + row_of_cell[counts.cells]
+    at = np.minimum(np.searchsorted(sought, own), max(0, len(sought) - 1))
+    entries = np.flatnonzero(sought[at] == own) if len(sought) else np.zeros(0, np.int64)
+    entry = np.repeat(entries, counts.counts[entries])
+    entry = entry[np.lexsort((rng.random(len(entry)), own[entry]))]
+    first = np.searchsorted(own[entry], sought)
+    entry = entry[np.arange(len(entry)) - np.repeat(first, np.diff([*first, len(entry)])) < short[at[entry]]]
+    entry = entry[np.lexsort((leaf[entry], row_of_cell[counts.cells[entry]]))]
+    to = np.repeat(np.arange(len(key)), gaining)
+    to = to[np.lexsort((key[to] // change.size, change.cells[to]))]
+    if not np.array_equal(row_of_cell[counts.cells[entry]], change.cells[to]):
+        raise ValueError("the rows have other sums in all")
+    return Histogram.from_entries(
+        np.concatenate([leaf, key[to] // change.size]),
+        np.concatenate([counts.cells, counts.cells[entry]]),
+        np.concatenate([counts.counts - np.bincount(entry, minlength=len(leaf)), np.ones(len(to), np.int64)]),
+        shape=(counts.rows, counts.size),
+    )
+
+
+def _numbered(one: Ints, other: npt.NDArray[np.integer] | Bools) -> Ints:
+    """Number the pairs of two columns, equal ones alike."""
+    return np.unique(one * np.int64(int(other.max(initial=0)) + 1) + other, return_inverse=True)[1].astype(
+        np.int64
+    )
+
+
+def _sums(group: Ints, counts: Ints) -> Floats:
+    """Return the sum of the counts of each entry's group."""
+    return np.bincount(group, counts)[group].astype(np.float64)
 
 
 def _leaves(counts: Histogram) -> Ints:

@@ -27,6 +27,7 @@ def verify_again(
     allow_domain_from_records: bool = False,
     rederive: bool = False,
     signed_by: PublicKey | None = None,
+    tied: Path | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[Check, ...]:
@@ -44,6 +45,8 @@ def verify_again(
         Estimate again from the measurements, and compare record for record.
     signed_by : PublicKey, optional
         Whose signature must be there.
+    tied : Path, optional
+        ``release/`` that this one is tied to: replicates of a tied run are drawn again with it.
     workers : int, optional
         Processes that estimate.
     progress : callable(stage, done, total), optional
@@ -61,7 +64,7 @@ def verify_again(
     steps = itertools.chain(
         [("signature", lambda: check_signature(release, signed_by))],
         _made_again(release),
-        _estimated_again(release, workers, progress) if rederive else (),
+        _estimated_again(release, tied, workers, progress) if rederive else (),
     )
     return (*checks, *(run_check(name, step) for name, step in steps), Check("believed", True, _believed()))
 
@@ -85,7 +88,9 @@ def _made_again(release: Path) -> Iterator[Step]:
     yield "pages", lambda: check_pages(release, read_certificate(release), read_runs(release))
 
 
-def _estimated_again(release: Path, workers: int | None, progress: Progress | None) -> Iterator[Step]:
+def _estimated_again(
+    release: Path, tied: Path | None, workers: int | None, progress: Progress | None
+) -> Iterator[Step]:
     """Yield what is made again of each run."""
     # Imported here: only who estimates again waits for engines.
     from opendas.runs.verification.estimate import (
@@ -107,5 +112,5 @@ def _estimated_again(release: Path, workers: int | None, progress: Progress | No
                 partial(check_estimate_again, run, released, workers=workers, progress=progress),
             )
         if (release / REPLICATES / f"{product}.parquet").exists():
-            step = partial(check_replicates_again, released, workers=workers, progress=progress)
+            step = partial(check_replicates_again, released, tied=tied, workers=workers, progress=progress)
             yield f"{product}: replicates drawn again", step

@@ -32,7 +32,7 @@ from opendas.files.replicate_files import REPLICATES, ReplicateFile
 from opendas.measurement.noisy import measured_levels
 from opendas.parts import Origin
 from opendas.runs.run import Run
-from opendas.runs.simulated.replicates import Base, draw_replicates
+from opendas.runs.simulated.replicates import Base, check_earlier, draw_replicates
 from opendas.runs.verification.plan import released_run
 from opendas.schema.histogram import Histogram
 from opendas.topdown.family_data import Estimator
@@ -113,14 +113,27 @@ def check_estimate_again(
 
 
 def check_replicates_again(
-    released: ReleasedProduct, *, workers: int | None = None, progress: Progress | None = None
+    released: ReleasedProduct,
+    *,
+    tied: Path | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
 ) -> str:
-    """Every replicate is the one that release, seed and number give: it is drawn again."""
+    """Every replicate is the one that release, seed and number give: it is drawn again.
+
+    That of a tied run needs the release that it is tied to, too.
+    """
     path = released.release / REPLICATES / f"{released.name}.parquet"
+    base = Base(released.release.absolute(), released.name, tied)
+    if tied is None:
+        try:
+            check_earlier(base)
+        except ConfigError as error:
+            return f"not drawn again: {error}"
     about = ReplicateFile(path).about
     with tempfile.TemporaryDirectory(prefix="opendas-") as folder:
         again = draw_replicates(
-            Base(released.release.absolute(), released.name),
+            base,
             Path(folder) / path.name,
             Path(folder) / "parts",
             runs=about.runs,
