@@ -16,6 +16,7 @@ import numpy as np
 
 from opendas.arrays import Bools, Codes
 from opendas.errors import ConfigError
+from opendas.files.addresses import RemotePath, copied, located
 from opendas.files.official_areas import OfficialAreas
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.geography.frame import Frame, Grouping
@@ -125,6 +126,7 @@ def open_source(path: Path) -> Source:
     path : Path
         Output folder or ``release/`` in it; official zip file of 2010 or 2020; file, zip or folder of
         microdata (our own, PPMF, MDF of the redistricting files or the DHC): leaves are those with records.
+        Microdata may stand at an address.
 
     Raises
     ------
@@ -133,6 +135,10 @@ def open_source(path: Path) -> Source:
     DataError
         With what is wrong in a file.
     """
+    place = located(path)
+    if isinstance(place, RemotePath):
+        with copied(place) as here:
+            return replace(_microdata(here), path=None)
     if not path.exists():
         raise ConfigError(f"{path}: there is nothing to compare.")
     if path.is_dir() and any((path / place).is_dir() for place in ("geography", "release/geography")):

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from pathlib import Path, PosixPath
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote
@@ -44,6 +47,28 @@ def located(path: str | Path) -> Path:
     if holds_password(found.address):
         raise ConfigError(PASSWORD_RULE)
     return found
+
+
+@contextmanager
+def copied(path: RemotePath) -> Iterator[Path]:
+    """Copy a public file, or the files of a folder, for as long as the block lasts: what is read whole.
+
+    Raises
+    ------
+    ConfigError
+        If nothing is there.
+    """
+    files = (path,) if path.is_file() else path.files()
+    if not files:
+        raise ConfigError(f"{path}: there is no such file or folder.")
+    with TemporaryDirectory(prefix="opendas-") as folder:
+        here = Path(folder, path.name)
+        for file in files:
+            place = here / str(file.relative_to(path)) if file != path else here
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with file.open() as source, place.open("wb") as copy, failures_at(file.address):
+                shutil.copyfileobj(source, copy, 1 << 20)
+        yield here
 
 
 class RemotePath(PosixPath):

@@ -22,6 +22,7 @@ from support.noisy_trees import MadeTree
 import opendas as od
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.comparison.sources import open_source
 from opendas.demo import write_demo
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
 from opendas.files.addresses import RemotePath, located
@@ -202,6 +203,22 @@ def test_microdata_from_measurements_at_an_address_are_those_of_the_files(server
         files = [file.relative_to(one) for file in sorted(one.rglob("*")) if file.is_file()]
         assert files
         assert all((one / file).read_bytes() == (other / file).read_bytes() for file in files)
+
+
+@pytest.mark.parametrize("kind", ["http", "s3", "file"])
+def test_microdata_at_an_address_are_compared_as_those_on_disk(folder, server, kind) -> None:
+    head = "TABBLKST,TABBLKCOU,TABTRACTCE,TABBLKGRPCE,TABBLK,RTYPE,GQTYPE_PL,VOTING_AGE,CENHISP,CENRACE"
+    for name, races in (("a", ("01", "02", "63")), ("b", ("01", "07"))):
+        path = folder.parent / "ppmf" / f"{name}.csv"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join([head, *(f"44,001,030100,1,1001,3,0,2,1,{race}" for race in races)]) + "\n")
+    place = address(kind, folder.parent / "ppmf", server[1])
+    for there, here in ((located(place), path.parent), (located(place) / "a.csv", path.parent / "a.csv")):
+        one, other = (open_source(each).counts[0].estimate for each in (there, here))
+        assert one.total() == other.total() == (5 if here.is_dir() else 3)
+        assert len(one.unlike(other)) == 0
+    with pytest.raises(ConfigError, match="no such file or folder"):
+        open_source(located(place) / "c.csv")
 
 
 def test_what_is_wrong_at_an_address_is_named(folder, server, tmp_path, capsys) -> None:
