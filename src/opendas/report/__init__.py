@@ -1,4 +1,4 @@
-"""Certificate and report of a release. Nothing confidential can arrive here."""
+"""Certificate and report of a release, written from public facts only."""
 
 from opendas.report.certificate import issue, read_runs, released_files
 from opendas.report.facts import NoiseRow, RunFacts

@@ -1,4 +1,4 @@
-"""The certificate of an output folder: what was released, what it cost, and the digest of every file."""
+"""Write the certificate of an output folder: its runs, their losses and the digest of every file."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from opendas.version import issue_date
 FORMAT = "opendas certificate 2"
 CERTIFICATE = "certificate.json"
 ISSUED_FILES = (CERTIFICATE, "certificate.pdf", "report.html")
-"""Issued together, and not listed in the certificate."""
+"""Files written together; the certificate does not list them."""
 
 SIGNATURE = "certificate.sig"
-"""Of the issued files, where they are signed; see :mod:`opendas.report.signature`."""
+"""Signature of the issued files; see :mod:`opendas.report.signature`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class ReleasedFile:
     sha256: str
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return {"path": self.path, "bytes": self.bytes, "sha256": self.sha256}
 
 
 def released_files(release: Path) -> tuple[ReleasedFile, ...]:
-    """List every file under a release but those issued with the certificate, by path."""
+    """List the files of a release by path, without those issued with the certificate."""
     found = []
     for path in release.rglob("*"):
         name = path.relative_to(release).as_posix()
@@ -63,7 +63,7 @@ def released_files(release: Path) -> tuple[ReleasedFile, ...]:
 
 
 def _entry(run: RunFacts, number: int) -> LedgerEntry:
-    """Describe a run to the accountant; identities that only a ledger knows are left blank."""
+    """Build the ledger entry of a run, with a dash for what only the ledger knows."""
     return LedgerEntry(
         run_id=str(number),
         product=run.product,
@@ -80,7 +80,7 @@ def _entry(run: RunFacts, number: int) -> LedgerEntry:
 
 
 def _discoveries(runs: Sequence[RunFacts]) -> list[LedgerEntry]:
-    """Describe the acts that found private parts of domains to the accountant, each once for each change."""
+    """Build an entry for each private discovery of a domain, once for each unit and neighbour relation."""
     found = {}
     for run in runs:
         for act in () if run.domain is None else run.domain.discoveries:
@@ -101,7 +101,7 @@ def _discoveries(runs: Sequence[RunFacts]) -> list[LedgerEntry]:
 
 
 def _earlier(runs: Sequence[RunFacts], files: Iterable[ReleasedFile]) -> list[LedgerEntry]:
-    """Describe what the releases cost that runs are tied to, but for those that are in this folder."""
+    """Build an entry for each earlier release that a run is tied to, unless this folder holds it."""
     microdata: dict[str, dict[str, str]] = {}
     for file in files:
         microdata.setdefault("/".join(file.path.split("/")[:2]), {})[file.path] = file.sha256
@@ -154,24 +154,23 @@ def _total(spent: Spent, runs: Sequence[RunFacts], delta: Fraction, tied: int) -
 
 
 def totals(runs: Sequence[RunFacts], files: Iterable[ReleasedFile] = ()) -> list[dict[str, object]]:
-    """Sum the losses of the runs exactly, per change and under each relation by itself.
+    """Sum the losses of the runs exactly, separately for each change and neighbour relation.
 
     Parameters
     ----------
     runs : sequence of RunFacts
     files : iterable of ReleasedFile
-        Of the release: a run may be tied to another one in it, which then counts once.
+        Files of the release. A run tied to another run in the same release counts that run once.
 
     Returns
     -------
     list of dict
-        One person record, one housing unit record, and one person with the unit changes it induces (once the
-        persons, twice the units), as far as runs touch them. ``uncovered`` counts runs on the same records
-        whose loss under this relation was not derived: losses under different relations are never added.
-        A run that is not for release makes a total unbounded. Acts that found private parts of a domain are
-        covered too: ``discoveries`` says how many, and ``delta`` has theirs, in exact ``discovery_delta``,
-        added to that of the conversion. So are the acts behind releases that runs are tied to, each once;
-        ``tied`` says how many of the runs they are.
+        Totals for one person record, one housing unit record, and one person with the unit changes it induces
+        (persons once, units twice), where a run touches them. ``uncovered`` counts runs on the same records
+        whose loss under this relation was not derived: losses under different relations are never added. A
+        run that is not for release makes a total unbounded. Private discoveries of a domain are included:
+        ``discoveries`` counts them, and ``delta`` adds their deltas (``discovery_delta``, exact) to that of
+        the conversion. Earlier releases that runs are tied to are included once each; ``tied`` counts them.
 
     Notes
     -----
@@ -211,12 +210,12 @@ def build_certificate(
     Parameters
     ----------
     runs : sequence of RunFacts
-        In the order of running.
+        In the order in which they ran.
     files : iterable of ReleasedFile
     account : AccountFacts, optional
-        By default one that knows these runs only.
+        By default, an account of these runs only.
     version, commit : str
-        Of the program; ``"unknown"`` where the commit is not known.
+        Of the program; ``"unknown"`` if the commit is not known.
     issued : str
         Date, YYYY-MM-DD.
 
@@ -244,18 +243,18 @@ def build_certificate(
 
 
 def certificate_bytes(certificate: Mapping[str, Any]) -> bytes:
-    """Write a certificate: strict JSON, sorted keys, one text per content."""
+    """Return a certificate as strict JSON with sorted keys; equal content gives equal bytes."""
     text = json.dumps(certificate, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False)
     return (text + "\n").encode()
 
 
 def read_runs(release: Path) -> tuple[RunFacts, ...]:
-    """Read the runs of an issued certificate; none where there is no certificate.
+    """Read the runs of an issued certificate; empty if there is no certificate.
 
     Raises
     ------
     FormatError
-        If the certificate is of another format, or damaged.
+        If the certificate has another format or is damaged.
     """
     path = release / CERTIFICATE
     if not path.exists():
@@ -263,21 +262,21 @@ def read_runs(release: Path) -> tuple[RunFacts, ...]:
     try:
         certificate = json.loads(path.read_bytes())
         if certificate["format"] != FORMAT:
-            raise FormatError(f"{CERTIFICATE} is not of the format {FORMAT!r}; another version wrote it.")
+            raise FormatError(f"{CERTIFICATE} does not have the format {FORMAT!r}; another version wrote it.")
         return tuple(RunFacts.from_dict(record) for record in certificate["runs"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(f"{CERTIFICATE} is damaged. Restore it from a copy of the release.") from error
 
 
 def read_account(release: Path) -> AccountFacts | None:
-    """Read what an issued certificate says of the account; None where there is no certificate."""
+    """Read the account section of an issued certificate; None if there is no certificate."""
     path = release / CERTIFICATE
     account = json.loads(path.read_bytes()).get("account") if path.exists() else None
     return None if account is None else AccountFacts.from_dict(account)
 
 
 def load_pages() -> None:
-    """Load page layout and templates, which take a while: where a certificate will be issued, but not yet."""
+    """Import the slow page layout and templates before a certificate is issued."""
     from opendas.report import html, pdf
 
     del html, pdf
@@ -291,17 +290,17 @@ def issue(
     version: str,
     commit: str = "unknown",
 ) -> dict[str, Any]:
-    """Write ``certificate.json``, ``certificate.pdf`` and ``report.html`` for what a release holds now.
+    """Write ``certificate.json``, ``certificate.pdf`` and ``report.html`` for a release as it stands.
 
     Parameters
     ----------
     release : Path
         The folder ``release/`` of an output folder.
     runs : iterable of RunFacts
-        New runs. They follow those of an earlier certificate; a run of the same product replaces its old one.
-        None after ``tabulate``, which only adds files.
+        New runs, listed after those of an earlier certificate; a run replaces the earlier one of its product.
+        Empty after ``tabulate``, which only adds files.
     account : AccountFacts, optional
-        By default that of the earlier certificate.
+        By default, that of the earlier certificate.
     version, commit : str
         Of the program.
 
@@ -317,12 +316,12 @@ def issue(
     ConfigError
         If there is no run to certify.
     EnvironmentFailure
-        If the disk refuses.
+        If a file cannot be written.
     """
     by_product = {run.product: run for run in read_runs(release)}
     by_product.update({run.product: run for run in runs})
     if not by_product:
-        raise ConfigError("there is no run to certify in this release.")
+        raise ConfigError("this release has no run to certify.")
     facts = tuple(by_product.values())
     certificate = build_certificate(
         facts,
@@ -338,8 +337,8 @@ def issue(
     from opendas.report.html import report_html
     from opendas.report.pdf import certificate_pdf
 
-    (release / SIGNATURE).unlink(missing_ok=True)  # of the earlier certificate
-    # The JSON comes last: while it is the old one, the release is what the old one says.
+    (release / SIGNATURE).unlink(missing_ok=True)  # it signs the earlier certificate
+    # The JSON comes last: until it is replaced, the earlier certificate describes the release.
     write_atomic(release / "certificate.pdf", certificate_pdf(certificate, facts, digest))
     write_atomic(release / "report.html", report_html(certificate, facts, digest))
     write_atomic(release / CERTIFICATE, data)

@@ -1,7 +1,7 @@
-"""What a certificate says about one run, as plain values.
+"""Facts of a certificate about one run, as plain values.
 
-Nothing here is confidential: losses, noise parameters and counts of the release, invariants by name. There is
-no field in which a true count, a key, a path or a clock reading could arrive.
+Nothing here is confidential: losses, noise parameters, counts of the release, names of invariants. No field
+can hold a true count, a key, a path or a clock reading.
 """
 
 from __future__ import annotations
@@ -31,31 +31,30 @@ _PLAIN = (
     *("plan_digest", "spine_digest", "families", "fallbacks", "measurements", "key"),
 )
 _LISTS = ("stamps", "invariants", "dropped_invariants", "declared")
-"""Fields of :class:`RunFacts` that are written under their own names."""
+"""Lists in :class:`RunFacts` that the certificate holds under their own names."""
 
 
 @lru_cache(maxsize=256)
 def _converted(loss: Fraction, delta: Fraction) -> Mapping[str, Any]:
-    """Convert once: 60-digit arithmetic takes its time, and PDF, HTML and JSON ask for the same losses."""
+    """Convert a loss once: 60-digit arithmetic is slow, and PDF, HTML and JSON need the same values."""
     return MappingProxyType(Account(loss, delta).as_json())
 
 
 def loss_json(loss: Fraction | None, delta: Fraction, *, pure: bool) -> dict[str, object]:
-    """Write a loss as JSON.
+    """Return a loss as JSON values.
 
     Parameters
     ----------
     loss : Fraction or None
-        rho, or epsilon if `pure`; None is an unbounded loss.
+        rho, or epsilon if `pure`; None for an unbounded loss.
     delta : Fraction
-        Where epsilon is quoted.
-    pure : bool
+        Delta at which epsilon is quoted. pure : bool
 
     Returns
     -------
     dict
-        ``rho`` (exact text or None), ``epsilon`` (formula -> float), ``delta``, ``unbounded``; for a pure
-        loss also ``pure_epsilon``, exact, and ``implied_rho``.
+        ``rho`` (exact text or None), ``epsilon`` (formula -> float), ``delta`` and ``unbounded``; for a pure
+        loss also ``pure_epsilon`` (exact) and ``implied_rho``.
     """
     if loss is None:
         return {"rho": None, "epsilon": {}, "delta": float(delta), "unbounded": True}
@@ -77,7 +76,7 @@ class NoiseRow:
     cells : int
         Rows of the query group: answers per geounit.
     rho, epsilon : Fraction or None
-        Loss in one geounit; one of the two.
+        Loss in one geounit; exactly one is given.
     sigma2, scale : float or None
         Parameter of the discrete Gaussian (counts squared) or discrete Laplace (counts).
     variance : float
@@ -98,7 +97,7 @@ class NoiseRow:
     moe90: int
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values, as in ``opendas plan --json``."""
+        """Return plain values, as in ``opendas plan --json``."""
         exact = {"rho": self.rho, "epsilon": self.epsilon}
         return asdict(self) | {name: v if v is None else format_fraction(v) for name, v in exact.items()}
 
@@ -113,7 +112,7 @@ class NoiseRow:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """One run, as its certificate tells it.
+    """Facts that a certificate states about one run.
 
     Parameters
     ----------
@@ -129,14 +128,14 @@ class RunFacts:
         ``"NOT FOR RELEASE"``, ``"DEMONSTRATION FRAME"``.
     estimator : str
     invariants, dropped_invariants : tuple of str
-        By name, for instance ``"total@state"``; dropped ones belong to the product and do not hold here.
+        Names such as ``"total@state"``; dropped ones are the product's and do not hold in this run.
         A frame taken from the records adds :data:`opendas.custody.stamps.POPULATED_LEAVES`.
     declared : tuple of str
         Public constraints: bounds from unit counts, structural zeros.
     records : int
         Records released.
     geounits : mapping of geolevel to int
-        Of the run's spine, top first.
+        Number of geounits on the run's spine, top first.
     geolevel_shares : mapping of geolevel to Fraction
         Top first.
     query_shares : mapping of geolevel to mapping of query to Fraction
@@ -146,36 +145,35 @@ class RunFacts:
     within : mapping of geolevel to Fraction
         Loss when a record moves inside one geounit of the spine at the geolevel, top first.
     plan_digest, spine_digest : str
-        Of public things only.
+        Digests of public information.
     families, fallbacks : int
-        Families estimated, and how many of them needed the fallback solver.
+        Number of families estimated, and of those that needed the fallback solver.
     failsafe : tuple of mapping
         Families whose parent was relaxed, as plain JSON values.
     measurements : str
-        ``"used"`` or ``"full"``: how much of the measurement is in the release.
+        ``"used"`` or ``"full"``: the part of the measurement that is released.
     spine : SpineSummary or None
-        The spine in numbers; None in certificates of versions that did not describe it.
+        Summary of the spine; None in certificates of versions that did not describe it.
     source : str or None
-        Where the shares of the budget come from, as the run file says; None for presets and for plans that
-        do not say.
+        Source of the budget shares, as the run file states it; None for presets and where it is not stated.
     within_official : tuple of AreaLoss
         Losses when a record moves inside one official geounit, or one area of an entity category; empty in
         certificates of versions that did not state them.
     domain : Domain or None
-        Where labels, levels, frame and units come from; None in certificates of versions that did not say.
+        Provenance of labels, levels, frame and units; None in certificates of versions without it.
     key : str or None
-        Where the run key was when the release was complete, a value of
-        :class:`opendas.custody.stamps.KeyCustody`; None while it is not.
+        Location of the run key when the release was complete (:class:`opendas.custody.stamps.KeyCustody`);
+        None until then.
     contribution : ContributionBound or None
-        What is counted of one protected unit; None where a unit is one record.
+        Bound on the records counted of one protected unit; None where a unit is one record.
     record_loss : Fraction or None
         Loss when one record of a unit changes and the others stay; None where a unit is one record.
     protection : Protection or None
-        What the exact facts leave protected; None in certificates of versions that did not say.
+        What remains protected given the exact facts; None in certificates of versions without it.
     tied : tuple of EarlierAct
-        What the releases cost that this one agrees with.
+        Losses of the earlier releases that this one agrees with.
     companion : str or None
-        Product that counts every protected unit, where a unit may have no record in this one.
+        Product that counts every protected unit, if a unit may have no record in this one.
     parts : tuple of Origin
         Parts of other packages.
     published : PublishedFile or None
@@ -257,17 +255,17 @@ class RunFacts:
 
     @property
     def estimated(self) -> bool:
-        """Whether counts were estimated, rather than measurements released alone."""
+        """Whether counts were estimated; False if only measurements were released."""
         return self.families > 0
 
     @property
     def estimator_words(self) -> str:
-        """The estimator, and where it comes from if it is not ours."""
+        """Name of the estimator, with its package if it is not built in."""
         return self._words(ESTIMATORS, self.estimator)
 
     @property
     def mechanism_words(self) -> str:
-        """The mechanism, and where it comes from if it is not ours."""
+        """Name of the mechanism, with its package if it is not built in."""
         return self._words(MECHANISMS, self.mechanism)
 
     def _words(self, group: str, own: str) -> str:
@@ -285,13 +283,13 @@ class RunFacts:
         return tuple(dict.fromkeys(query for queries in longest_first for query in queries))
 
     def losses(self, losses: Mapping[str, Fraction]) -> dict[str, dict[str, object]]:
-        """Write partial losses, by attribute or geolevel, as JSON."""
+        """Return partial losses, by attribute or geolevel, as JSON values."""
         keys = ("rho", "epsilon", "pure_epsilon")
         found = {name: loss_json(loss, self.delta, pure=self.pure) for name, loss in losses.items()}
         return {name: {key: loss[key] for key in keys if key in loss} for name, loss in found.items()}
 
     def to_dict(self) -> dict[str, object]:
-        """Return the run object of ``certificate.json`` but for its guarantee: JSON values, losses exact.
+        """Return the run object of ``certificate.json`` without its guarantee; losses are exact.
 
         Objects are written with sorted keys, so the lists ``geolevels``, ``query_groups`` and
         ``attribute_names`` keep the order.
@@ -346,13 +344,13 @@ class RunFacts:
 
     @property
     def several(self) -> Mapping[int, Fraction]:
-        """Loss when several protected units change together, by their number: a household of 2, of 4."""
+        """Loss when several protected units change together, by number: a household of 2, of 4."""
         if self.loss is None:
             return {}
         return {n: group_loss(self.loss, n, pure=self.pure) for n in SEVERAL}
 
     def loss_words(self, loss: Fraction) -> str:
-        """Write a loss of this run in a sentence: exact, and as epsilon at delta where it is a rho."""
+        """Return a loss of this run in words: exact, with its epsilon at delta if it is a rho."""
         exact = format_fraction(loss)
         if self.pure:
             return f"epsilon = {exact}"
@@ -371,7 +369,7 @@ class RunFacts:
         Raises
         ------
         FormatError
-            If an entry is missing or of another form.
+            If an entry is missing or has another form.
         """
         try:
             return cls._read(record)
@@ -439,12 +437,12 @@ def _texts(shares: Mapping[str, Fraction]) -> dict[str, str]:
 
 
 def _exact(values: Mapping[str, Any], key: str | None = None) -> dict[str, Fraction]:
-    """Read exact numbers; with a key, of records that hold them under it."""
+    """Parse exact numbers; with a key, from records that hold them under it."""
     return {name: parse_fraction(value if key is None else value[key]) for name, value in values.items()}
 
 
 def _ordered(values: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
-    """Return a mapping in a given order of keys, which must name them all."""
+    """Return a mapping in a given order of keys, which must list every key."""
     if not set(values) <= set(order):
         raise FormatError("certificate: a list of names is incomplete.")
     return {name: values[name] for name in order if name in values}

@@ -1,7 +1,7 @@
-"""What is guaranteed, in words, and what is not.
+"""Write the guarantee of a release in words, and its limits.
 
-The wording follows the argument in ``docs/proofs``: which pairs of inputs the guarantee speaks about, what
-the keyed noise costs beyond the ideal mechanism, and what no mechanism here protects.
+The wording follows ``docs/proofs``: the pairs of inputs that the guarantee concerns, the cost of keyed noise
+beyond the ideal mechanism, and what is not protected.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _TIED_SCOPE = LEDGER_SCOPE.replace("folder only", "folder, and the releases that
 
 
 def account_text(account: AccountFacts, *, tied: bool = False) -> str:
-    """Return what a certificate says of the account, in words; `tied` if the totals hold earlier releases."""
+    """Describe the account in words; `tied` if the totals include earlier releases."""
     looked = "No reading of the confidential data without noise is noted in it."
     if account.readings:
         times = f"{account.readings} time{'s' * (account.readings > 1)}"
@@ -148,18 +148,18 @@ KEY_MEANING = {
     KeyCustody.SEED: "The key of this run was made from a seed, and is no secret.",
     KeyCustody.NONE: "This program made no key: the noise was drawn by those who published the measurements.",
 }
-"""What a certificate says of the key."""
+"""Sentence about the run key, by its custody."""
 
 
 def computational_text(draws: int, key: str | None) -> str:
-    """Return what noise from a key costs beyond ideal noise.
+    """State the loss of keyed noise beyond ideal noise.
 
     Parameters
     ----------
     draws : int
         Number of draws under one run key.
     key : str or None
-        Where the key was when the release was complete.
+        Custody of the key when the release was complete.
     """
     draws = max(draws, 1)
     power = math.ceil(2 * math.log2(draws) - 129)
@@ -181,7 +181,7 @@ _DISTINCT = {
 
 
 def _units(run: RunFacts) -> list[str]:
-    """Say whose loss it is, where a unit has several records, and what several units lose together."""
+    """State whose loss it is if a unit has several records, and the loss of several units together."""
     found = []
     if run.companion is not None:
         found.append(
@@ -214,7 +214,7 @@ def _units(run: RunFacts) -> list[str]:
 
 
 def _tied(run: RunFacts) -> list[str]:
-    """Say what comes on top of a loss where a run agrees with an earlier release, and what does not."""
+    """State what an earlier release that the run agrees with adds to the loss."""
     if not run.tied:
         return []
     releases = [act for act in run.tied if act.product != "domain"]
@@ -269,7 +269,7 @@ def _reads_records(run: RunFacts) -> bool:
 
 
 def _domain_words(run: RunFacts) -> str:
-    """Say what of the domain was read from the records, and what was found privately."""
+    """State which parts of the domain were read from the records, and which were found privately."""
     if run.domain is None:
         return ""
     text = ""
@@ -303,7 +303,7 @@ def _exact_facts(found: Protection) -> str:
 
 
 def _left_protected(run: RunFacts) -> list[str]:
-    """Say of which neighbours the guarantee speaks: what the exact facts leave open of a record."""
+    """State the neighbours that the guarantee concerns: what the exact facts leave open about a record."""
     found = run.protection
     if found is None:
         return []
@@ -338,7 +338,7 @@ def _invariants(invariants: Sequence[str]) -> str:
 
 
 def _published(run: RunFacts, source: PublishedFile) -> list[str]:
-    """Say whose measurements these are, what they cost, and what is taken on their word."""
+    """State who took published measurements, their loss, and what is not verified."""
     listed = f"{source.files} file{'s' * (source.files != 1)}"
     loss = "" if run.loss is None else f" {run.loss_words(run.loss)}"
     return [
@@ -353,7 +353,7 @@ def _published(run: RunFacts, source: PublishedFile) -> list[str]:
 
 
 def _paragraphs(run: RunFacts) -> tuple[str, ...]:
-    """Return the guarantee of one run, a text per paragraph."""
+    """Return the paragraphs of one run's guarantee."""
     opening = [f"{stamp}. {STAMP_MEANING[stamp]}" for stamp in run.stamps if stamp in STAMP_MEANING]
     if run.published is not None:
         opening += _published(run, run.published)
@@ -391,12 +391,12 @@ def _paragraphs(run: RunFacts) -> tuple[str, ...]:
 
 
 def guarantee_text(run: RunFacts) -> str:
-    """Return the guarantee of one run, paragraphs separated by blank lines."""
+    """Return the guarantee of one run, with blank lines between paragraphs."""
     return "\n\n".join(_paragraphs(run))
 
 
 def guarantees(runs: Sequence[RunFacts]) -> list[list[str]]:
-    """Return the paragraphs of every run, without what stamps and earlier runs already say."""
+    """Return the paragraphs of every run, without those that stamps or earlier runs already state."""
     stamped = tuple(f"{stamp}. " for stamp in STAMP_MEANING)
     said: set[str] = set()
     found = []
@@ -408,7 +408,7 @@ def guarantees(runs: Sequence[RunFacts]) -> list[list[str]]:
 
 
 def limits(runs: Sequence[RunFacts]) -> tuple[str, ...]:
-    """Return what the guarantee of these runs does not say, a text per point."""
+    """Return the limits of these runs' guarantee, one text per point."""
     units = list(dict.fromkeys(run.protected_unit for run in runs))
     together = ", such as those of a household," if "person" in units else ""
     found = [

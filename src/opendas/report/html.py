@@ -1,4 +1,4 @@
-"""Pages in one file without any request to elsewhere: the report of a release, the account of a plan."""
+"""Write the report of a release and the account of a plan, each as one self-contained page."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TABLE_EXPONENTS = (5, 6, 8, 10, 12, 15)
 
 
 def templates(package: str, *, keep_trailing_newline: bool = False) -> Environment:
-    """Return the templates of a package, everything escaped, with the words and numbers of all pages."""
+    """Load the templates of a package, with autoescape and the filters that all pages share."""
     environment = Environment(
         loader=PackageLoader(package, "templates"),
         autoescape=True,
@@ -66,7 +66,7 @@ def _environment() -> Environment:
 
 
 def _power_rows(run: RunFacts) -> list[tuple[str, str]]:
-    """Bound, for false-alarm rates, how often the best test recognises a true claim."""
+    """Return an upper bound on the power of any test at several false-positive rates."""
     if run.pure or run.loss is None or not run.guaranteed:
         return []
     bounds = [(alpha, zcdp_power_bound(run.loss, alpha)) for alpha in _FALSE_ALARMS]
@@ -74,7 +74,7 @@ def _power_rows(run: RunFacts) -> list[tuple[str, str]]:
 
 
 def _power_picture(run: RunFacts) -> str:
-    """Draw the bound of :func:`_power_rows` at every rate."""
+    """Draw the bound of :func:`_power_rows` as a curve."""
     if run.pure or run.loss is None or not run.guaranteed:
         return ""
     bounds = [min(zcdp_power_bound(run.loss, level), 1.0) for level in POWER_LEVELS]
@@ -82,7 +82,7 @@ def _power_picture(run: RunFacts) -> str:
 
 
 def _spine_view(run: RunFacts) -> dict[str, Any] | None:
-    """Return what the report shows of the spine; None where the certificate does not describe it."""
+    """Return the rows and pictures of the spine; None if the certificate does not describe it."""
     spine = run.spine
     if spine is None:
         return None
@@ -142,7 +142,7 @@ def _run_view(run: RunFacts, guarantee: Sequence[str]) -> dict[str, Any]:
 
 
 def report_html(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: str) -> bytes:
-    """Write the report.
+    """Return the report of a release as HTML.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def report_html(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest
     Returns
     -------
     bytes
-        UTF-8; the same for the same content.
+        UTF-8; equal content gives equal bytes.
     """
     page = (
         _environment()
@@ -190,7 +190,7 @@ _DELTAS = ("1e-3", "1e-5", "1e-6", "1e-8", "1e-10", "1e-12", "1e-15")
 
 
 def account_page(account: PlanAccount, answer: Mapping[str, Any]) -> bytes:
-    """Write the page.
+    """Return the account of a plan as HTML.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ def account_page(account: PlanAccount, answer: Mapping[str, Any]) -> bytes:
     Returns
     -------
     bytes
-        UTF-8; the same for the same account.
+        UTF-8; equal accounts give equal bytes.
     """
     name, attacker = "epsilon" if account.pure else "rho", account.attacker()
     series = {
@@ -224,5 +224,5 @@ def account_page(account: PlanAccount, answer: Mapping[str, Any]) -> bytes:
 
 
 def write_account_page(path: Path, account: PlanAccount, answer: Mapping[str, Any]) -> None:
-    """Write the page to a file."""
+    """Write the account page to a file."""
     write_atomic(path, account_page(account, answer))

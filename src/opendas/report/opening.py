@@ -1,4 +1,4 @@
-"""The opening of the report, apart: six sentences and one picture for a reader who reads nothing else."""
+"""Write the summary at the top of the report; apart, because it serves readers of nothing else."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from opendas.report.views import invariant_words, loss_words, plural
 
 
 def guess_bound(run: RunFacts) -> float | None:
-    """Largest chance to guess right between two equally likely inputs that differ by one change.
+    """Bound the chance of guessing right between two equally likely inputs that differ by one change.
 
-    A guess whose false-positive rate lies between two levels is right with a chance of at most
+    A guess whose false-positive rate lies between two levels is right with probability at most
     ``(1 + power at the upper level - lower level) / 2``.
 
     Returns
@@ -36,7 +36,7 @@ def guess_bound(run: RunFacts) -> float | None:
 
 
 def _in_100(chance: float) -> int:
-    """Round up, so that what is said holds."""
+    """Return a chance in per cent, rounded up so that it stays an upper bound."""
     return math.ceil(100 * chance)
 
 
@@ -67,7 +67,7 @@ def _exact(runs: Sequence[RunFacts]) -> str:
 
 
 def has_replicates(files: Sequence[Mapping[str, Any]]) -> bool:
-    """Say whether replicates are among the files of a certificate."""
+    """Whether a certificate lists replicates."""
     return any(str(file["path"]).startswith("replicates/") for file in files)
 
 
@@ -91,7 +91,7 @@ def _attacker(runs: Sequence[RunFacts]) -> str:
 
 
 def opening(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: str) -> list[tuple[str, str]]:
-    """Return six headings with a sentence or two each, from the certificate alone.
+    """Return six headings with a sentence or two each, computed from the certificate.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def opening(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: st
 
 
 def guess_picture(runs: Sequence[RunFacts]) -> Markup | str:
-    """Draw how often the best guess about one record is right; empty where nothing is guaranteed."""
+    """Draw how often the best guess about one record is right; empty if nothing is guaranteed."""
     rows = [(run, bound) for run in runs if (bound := guess_bound(run)) is not None]
     if not rows:
         return ""

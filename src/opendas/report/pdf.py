@@ -1,4 +1,4 @@
-"""``certificate.pdf`` on a few A4 pages, the same bytes for the same content; loaded only to issue one."""
+"""Write ``certificate.pdf``: a few A4 pages, equal bytes for equal content; imported only when issued."""
 
 from __future__ import annotations
 
@@ -99,24 +99,24 @@ _STAMP_TEXT = _style("stamp text", 8.6, leading=11.6)
 
 
 def _latin(value: object) -> str:
-    """Replace what the built-in fonts cannot draw."""
+    """Replace characters that the built-in fonts cannot draw."""
     return str(value).encode("cp1252", "replace").decode("cp1252")
 
 
 def _paragraph(value: object, style: ParagraphStyle = _BODY) -> Paragraph:
-    """Set plain text; markup in it is shown as it is."""
+    """Set plain text; markup is escaped."""
     return Paragraph(escape(_latin(value)), style)
 
 
 def _breakable(value: str, every: int = 48) -> str:
-    """Give a long exact number places to break."""
+    """Insert places where a long exact number may break."""
     return " ".join(value[start : start + every] for start in range(0, len(value), every))
 
 
 def _table(
     head: Sequence[object], body: Sequence[Sequence[object]], widths: Sequence[float], *, left: int = 1
 ) -> Table:
-    """Set a table whose first `left` columns are text and the rest figures."""
+    """Set a table; the first `left` columns are text, the rest figures."""
 
     def cell(value: object, column: int, *, heading: bool) -> Flowable:
         if isinstance(value, Flowable):
@@ -142,7 +142,7 @@ def _table(
 
 
 def _stamp(content: Sequence[Flowable]) -> Table:
-    """Set a framed box over the whole width."""
+    """Set a framed box across the page."""
     made = Table([[list(content)]], colWidths=[_WIDTH], hAlign="LEFT")
     made.setStyle(
         [
@@ -177,7 +177,7 @@ def _pairs(entries: Sequence[tuple[str, object]], *, mono: bool = False) -> Tabl
 
 
 def _curve_drawing(points: Sequence[CurvePoint], delta: float) -> Drawing:
-    """Draw epsilon against delta by both conversions, and mark one delta where a point has it."""
+    """Draw epsilon against delta by both conversions, and mark the point at one delta."""
     ordered = sorted(points, key=lambda point: point.delta, reverse=True)
     exponents = [-math.log10(float(point.delta)) for point in ordered]
     left, bottom, right, top = 40.0, 34.0, _WIDTH - 12, 155.0
@@ -226,7 +226,7 @@ class _NumberedCanvas(Canvas):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        # The library takes its date from the environment, which is another where pages are laid out again.
+        # The library reads its date from the environment, which differs when the page is laid out again.
         date = tuple(int(part) for part in self.issued.split("-"))
         document: Any = self._doc  # type: ignore[attr-defined]
         document._timeStamp = SimpleNamespace(YMDhms=(*date, 0, 0, 0), dhh=0, dmm=0)
@@ -239,7 +239,7 @@ class _NumberedCanvas(Canvas):
         self._startPage()  # type: ignore[attr-defined]  # the documented recipe for page totals
 
     def save(self) -> None:
-        """Write all pages with their footers."""
+        """Write all pages with footers."""
         for state in self._finished:
             self.__dict__.update(state)
             self._foot(len(self._finished))
@@ -407,7 +407,7 @@ def _budget(run: RunFacts) -> list[Flowable]:
 
 
 def _spine(run: RunFacts) -> list[Flowable]:
-    """Levels of the spine, and how far areas lie from it."""
+    """Set the levels of the spine, and the distances of areas from it."""
     spine = run.spine
     if spine is None:
         return []
@@ -450,7 +450,7 @@ def _noise_words(rows: Sequence[NoiseRow]) -> str:
 
 
 def _partial(run: RunFacts) -> list[Flowable]:
-    """Curve, and losses by attribute and within geolevels."""
+    """Set the curve, and the losses by attribute and within geolevels."""
     story: list[Flowable] = [_paragraph(f"What the loss of {run.product} means", _HEAD)]
     points = curve(run)
     if points:
@@ -471,7 +471,7 @@ def _partial(run: RunFacts) -> list[Flowable]:
 
 
 def _protection(run: RunFacts) -> list[Flowable]:
-    """What the exact facts leave protected."""
+    """Set what remains protected given the exact facts."""
     if run.protection is None:
         return []
     widths = [26 * mm, 52 * mm, _WIDTH - 78 * mm]
@@ -487,7 +487,7 @@ def _protection(run: RunFacts) -> list[Flowable]:
 
 
 def _official(run: RunFacts) -> list[Flowable]:
-    """Losses within the places that people know."""
+    """Set the losses within official areas."""
     if not run.within_official:
         return []
     head = official_head(run)
@@ -537,7 +537,7 @@ def _files(certificate: Mapping[str, Any]) -> list[Flowable]:
 
 
 def certificate_pdf(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: str) -> bytes:
-    """Set the certificate.
+    """Return the certificate as a PDF.
 
     Parameters
     ----------
@@ -546,12 +546,12 @@ def certificate_pdf(certificate: Mapping[str, Any], runs: Sequence[RunFacts], di
     runs : sequence of RunFacts
         Its runs.
     digest : str
-        SHA-256 of ``certificate.json``, printed on the first page and, in short, on every page.
+        SHA-256 of ``certificate.json``, printed on the first page; every page has its first digits.
 
     Returns
     -------
     bytes
-        A PDF without date or identity of its own.
+        A PDF without creation date or document identifier.
     """
     story = _front(certificate, runs, digest)
     story += _guarantee(runs)
@@ -570,7 +570,7 @@ def certificate_pdf(certificate: Mapping[str, Any], runs: Sequence[RunFacts], di
         subject=", ".join(run.product for run in runs),
         creator=f"opendas {certificate['version']}",
         invariant=1,
-        pageCompression=0,  # so that the bytes depend on no library of the machine
+        pageCompression=0,  # so that the bytes do not depend on the machine's libraries
     )
     frame = Frame(_MARGIN, 18 * mm, _WIDTH, A4[1] - 36 * mm, leftPadding=0, rightPadding=0)
     document.addPageTemplates([PageTemplate(frames=[frame])])

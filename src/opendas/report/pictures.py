@@ -1,4 +1,4 @@
-"""Pictures of report and explorer as inline SVG, without script; colours come from the page's style sheet."""
+"""Draw the pictures of report and explorer as inline SVG, coloured by the page's style sheet."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Scale = Callable[[float], float]
 
 
 def opened(height: float, label: str) -> Markup:
-    """Open a picture; `label` says what it shows to who cannot see it."""
+    """Open a picture; `label` is its text for screen readers."""
     return Markup('<svg viewBox="0 0 {} {:g}" role="img" aria-label="{}">').format(WIDTH, height, label)
 
 
@@ -60,12 +60,12 @@ def closed(parts: Sequence[Markup]) -> Markup:
 
 
 def share_bar(shares: Mapping[str, Fraction]) -> Markup:
-    """Draw how a budget is split over the geolevels, as one bar.
+    """Draw the split of a budget over geolevels as one bar.
 
     Parameters
     ----------
     shares : mapping of geolevel to Fraction
-        Summing to 1.
+        Shares that sum to 1.
     """
     parts = [opened(66, "Share of the budget at each geolevel")]
     at = 0.0
@@ -105,7 +105,7 @@ def pyramid_svg(pyramid: Pyramid) -> Markup:
 
 
 def margin_bars(margins: Sequence[TotalMargin]) -> Markup:
-    """Draw how far a geounit's total may be off, one bar per geolevel; an invariant has none."""
+    """Draw the margin of a geounit's total, one bar per geolevel; an invariant has no bar."""
     row = 30
     parts = [opened(row * len(margins) + 6, "Margin of the total at each geolevel")]
     longest = max((entry.margin or 0 for entry in margins), default=0) or 1
@@ -123,17 +123,17 @@ def margin_bars(margins: Sequence[TotalMargin]) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Epsilon against delta.
+    """A curve of epsilon against delta.
 
     Parameters
     ----------
     name : str
     style : str
-        Class of the page.
+        Class in the page's style sheet.
     epsilons : mapping of int to float
-        By exponent: at ``delta = 10**-exponent``; the same exponents, ascending, in every curve of a picture.
+        Epsilon at ``delta = 10**-exponent``; every curve of a picture has the same ascending exponents.
     mark : tuple of (exponent, epsilon), optional
-        A point to be marked.
+        Point to mark.
     """
 
     name: str
@@ -143,7 +143,7 @@ class Curve:
 
 
 def curve_svg(curves: Sequence[Curve], *, numbers: bool = False) -> Markup:
-    """Draw epsilon against delta; with `numbers`, each mark has its epsilon beside it."""
+    """Draw epsilon against delta; with `numbers`, label each mark with its epsilon."""
     left, right, top, bottom = 44.0, WIDTH - 120.0, 14.0, 252.0
     exponents = list(curves[0].epsilons)
     marks = ticks(0.0, max(max(curve.epsilons.values()) for curve in curves))
@@ -174,7 +174,7 @@ def curve_svg(curves: Sequence[Curve], *, numbers: bool = False) -> Markup:
                 parts.append(text(at, height, f"{curve.mark[1]:.2f}", "middle", f"{curve.style} label"))
     at = -math.inf
     for height, curve in sorted(((y(c.epsilons[exponents[-1]]), c) for c in curves), key=lambda end: end[0]):
-        at = max(height + 4, at + 15)  # labels do not lie on each other
+        at = max(height + 4, at + 15)  # labels must not overlap
         parts.append(text(right + 8, at, curve.name, "start", f"{curve.style} label"))
     return closed(parts)
 
@@ -187,7 +187,7 @@ def power_svg(levels: Sequence[float], series: Mapping[str, Sequence[float]]) ->
     levels : sequence of float
         False-positive rates, ascending, in (0, 1).
     series : mapping of str to sequence of float
-        Name of a bound -> power at each level. Two at most.
+        Name of a bound -> power at each level; at most two.
     """
     left, right, top, bottom = 60.0, WIDTH - 150.0, 34.0, 350.0
 
@@ -221,7 +221,7 @@ def _log_scale(left: float, right: float, most: float) -> Scale:
 
 
 def _marks(most: float) -> list[int]:
-    """Return the values at which a logarithmic axis is marked: powers of ten, on a short one also between."""
+    """Return tick values of a logarithmic axis: powers of ten, and values between on a short axis."""
     powers = [10**k for k in range(int(math.log10(max(most, 2))) + 1)]
     if len(powers) > 3:
         return powers
@@ -237,7 +237,7 @@ def _axis(scale: Scale, most: float, top: float, bottom: float) -> list[Markup]:
 
 
 def _box(scale: Scale, values: Sequence[int], y: float, height: float, style: str) -> list[Markup]:
-    """Draw a distribution: a line from least to most, a box over the middle half, a mark at the median."""
+    """Draw a box plot: a line from least to most, a box over the middle half, a mark at the median."""
     middle = y + height / 2
     left, right, half = (scale(values[k]) for k in (_QUARTER, _THREE_QUARTERS, _HALF))
     parts = [
@@ -251,7 +251,7 @@ def _box(scale: Scale, values: Sequence[int], y: float, height: float, style: st
 
 
 def levels_svg(levels: Sequence[LevelSummary]) -> Markup:
-    """Draw the number of geounits of each level, and how many children they have, on logarithmic axes."""
+    """Draw the number of geounits of each level and their numbers of children, on logarithmic axes."""
     most = max(level.geounits for level in levels)
     most_children = max(level.max_fanout for level in levels)
     bottom = _HEAD + _ROW * len(levels)
@@ -272,9 +272,9 @@ def levels_svg(levels: Sequence[LevelSummary]) -> Markup:
 
 
 def distances_svg(entities: Sequence[EntitySummary]) -> Markup:
-    """Draw the off-spine distances of each category: from the official spine, and from the one used.
+    """Draw the off-spine distances of each category from the official spine and from the one used.
 
-    Where no distance differs, one of the two is enough.
+    If no distance differs, one of the two is drawn.
     """
     most = max(max(entity.distances[-1], entity.standard[-1]) for entity in entities)
     both = any(entity.distances != entity.standard for entity in entities)

@@ -1,4 +1,4 @@
-"""Released people by sex and age, for the certificate and the report: a function of the microdata alone."""
+"""Count released people by sex and age, from the microdata alone."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
 MOST_AREAS = 12
-"""Geounits of one geolevel that have a pyramid each; of more, none has."""
+"""Largest number of geounits of a geolevel that each get a pyramid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pyramid:
-    """Released people of a geounit by sex and five-year group.
+    """Released people of a geounit by sex and five-year age group.
 
     Parameters
     ----------
     geolevel, geocode, name : str
     sexes, groups : tuple of str
     counts : tuple of two tuples of int
-        Of each sex, by group.
+        For each sex, by group.
     """
 
     geolevel: str
@@ -38,7 +38,7 @@ class Pyramid:
     counts: tuple[tuple[int, ...], ...]
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         lists = {"sexes": list(self.sexes), "groups": list(self.groups)}
         return {**asdict(self), **lists, "counts": [list(side) for side in self.counts]}
 
@@ -54,12 +54,12 @@ class Pyramid:
 
 
 def pyramids(product: Product, frame: Frame, parts: Iterable[tuple[Ints, Histogram]]) -> tuple[Pyramid, ...]:
-    """Return the pyramids of the two topmost official geolevels, of each as far as its geounits are few.
+    """Return pyramids of the two top official geolevels, of a level only if it has few geounits.
 
     Parameters
     ----------
     parts : iterable of (int64 (k,), Histogram)
-        Positions of leaves in the frame, each once, and the released counts of these leaves.
+        Positions of leaves in the frame, each once, and the released counts of those leaves.
 
     Returns
     -------

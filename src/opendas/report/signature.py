@@ -1,8 +1,8 @@
-"""The signature of a certificate, in a file of its own beside it.
+"""Sign a certificate, and check its signature, in a separate file.
 
-What is signed is a text of a few lines: the public key, and the digests of certificate, report and PDF as
-``sha256sum`` prints them. The certificate holds the digest of every other file, so that the signature covers
-the whole release, and other programs can check it (docs/certificate.md).
+The signed text is a few lines: the public key, and the digests of certificate, report and PDF as
+``sha256sum`` prints them. The certificate holds the digest of every other file, so the signature covers the
+whole release. Other programs can check it (docs/certificate.md).
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ _LONGEST = 4096
 
 
 def _statement(folder: Path, key: PublicKey) -> bytes:
-    """Return what is signed of the certificate and the pages in a folder."""
+    """Return the signed text for the certificate and pages of a folder."""
     issued = sorted(name for name in ISSUED_FILES if (folder / name).is_file())
     lines = [_FORMAT, f"key {key.raw.hex()}", *(f"{sha256_file(folder / name)}  {name}" for name in issued)]
     return "".join(f"{line}\n" for line in lines).encode("ascii")
 
 
 def sign_release(folder: Path, key: SigningKey) -> Path:
-    """Sign what a folder holds now.
+    """Sign the certificate and pages of a folder.
 
     Parameters
     ----------
     folder : Path
-        With a certificate: ``release/``, or the output of ``opendas phsafe``.
+        A folder with a certificate: ``release/``, or the output of ``opendas phsafe``.
     key : SigningKey
 
     Returns
     -------
     Path
-        ``certificate.sig``: the format, the public key and the signature, a line each. The same key and the
-        same release give the same bytes.
+        ``certificate.sig``: format, public key and signature, one line each. The same key and the same
+        release give the same bytes.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def sign_release(folder: Path, key: SigningKey) -> Path:
         If there is no certificate.
     """
     if not (folder / CERTIFICATE).is_file():
-        raise ConfigError(f"{folder} holds no {CERTIFICATE}: there is nothing to sign.")
+        raise ConfigError(f"{folder} has no {CERTIFICATE}: there is nothing to sign.")
     signature = key.sign(_statement(folder, key.public))
     lines = [_FORMAT, f"key {key.public.raw.hex()}", f"signature {signature.hex()}"]
     write_atomic(folder / SIGNATURE, "".join(f"{line}\n" for line in lines).encode("ascii"))
@@ -54,7 +54,7 @@ def sign_release(folder: Path, key: SigningKey) -> Path:
 
 
 def _read(path: Path) -> tuple[PublicKey, bytes]:
-    """Return key and signature of a file in the one form that :func:`sign_release` writes."""
+    """Return public key and signature of a file that :func:`sign_release` wrote."""
     try:
         with open(path, "rb") as file:
             text = file.read(_LONGEST).decode("ascii")
@@ -78,7 +78,7 @@ def check_signature(folder: Path, expected: PublicKey | None = None) -> str:
     ----------
     folder : Path
     expected : PublicKey, optional
-        Whose it must be; without it, none is accepted too, and said.
+        The signer's key. Without it, an unsigned release passes, and the result says so.
 
     Returns
     -------
@@ -88,9 +88,9 @@ def check_signature(folder: Path, expected: PublicKey | None = None) -> str:
     Raises
     ------
     CheckFailed
-        If it is not of this release, not of the expected key, or missing where one is expected.
+        If the signature is of another release or key, or missing although a key is expected.
     FormatError
-        If it has another form.
+        If the signature file has another form.
     """
     path = folder / SIGNATURE
     if not path.exists() and not path.is_symlink():

@@ -1,4 +1,4 @@
-"""What PDF and HTML both show, as plain rows and sentences."""
+"""Rows and sentences that PDF and HTML both show."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PLURALS = {"us": "nation", "person": "people", "leaf": "leaves", "group quarter
 
 
 ALL = "all"
-"""Geolevel that `opendas init table` gives to the one geounit above a user's own hierarchy."""
+"""Geolevel that `opendas init table` adds above a user's own hierarchy."""
 
 
 def one(noun: str) -> str:
@@ -53,12 +53,12 @@ def many(noun: str) -> str:
 
 
 def words(name: str) -> str:
-    """Write a name of the code as words, for instance ``block_group`` as "block group"."""
+    """Return an identifier as words, for instance ``block_group`` as "block group"."""
     return {"us": "nation", "18plus": "18 and over"}.get(name, name.replace("_", " "))
 
 
 def plural(name: str, count: int) -> str:
-    """Count geounits in words, for instance "5 counties"."""
+    """Return a count of geounits in words, for instance "5 counties"."""
     if name == ALL and count == 1:
         return "1 whole"
     plain = words(name)
@@ -66,12 +66,12 @@ def plural(name: str, count: int) -> str:
 
 
 def query_words(query: str) -> str:
-    """Write the name of a query group with multiplication signs."""
+    """Return the name of a query group with multiplication signs."""
     return query.replace(" * ", " \u00d7 ")
 
 
 def invariant_words(name: str) -> str:
-    """Write an invariant in words, for instance ``total@state`` as "total of every state"."""
+    """Return an invariant in words, for instance ``total@state`` as "total of every state"."""
     query, at, geolevel = name.partition("@")
     if geolevel == ALL:
         return f"{query_words(query)} of all records"
@@ -79,7 +79,7 @@ def invariant_words(name: str) -> str:
 
 
 def decimal(value: Fraction | float, digits: int = 4) -> str:
-    """Write a number with so many significant digits, without an exponent where it reads well."""
+    """Return a number with `digits` significant digits, without an exponent if it stays readable."""
     number = float(value)
     if number == 0:
         return "0"
@@ -91,12 +91,12 @@ def decimal(value: Fraction | float, digits: int = 4) -> str:
 
 
 def percent(share: Fraction) -> str:
-    """Write a share in per cent."""
+    """Return a share in per cent."""
     return f"{decimal(share * 100, 3)} %"
 
 
 def loss_words(record: Mapping[str, Any]) -> str:
-    """Write a loss of the certificate's JSON in one line."""
+    """Return a loss of the certificate's JSON in one line."""
     if record.get("unbounded"):
         return "unbounded"
     if record["rho"] is None:
@@ -105,13 +105,13 @@ def loss_words(record: Mapping[str, Any]) -> str:
 
 
 def exact_words(record: Mapping[str, Any], digits: int = 0) -> str:
-    """Write the exact loss of the certificate's JSON; with `digits`, about so many where it is too long."""
+    """Return the exact loss of the certificate's JSON; with `digits`, rounded if it is too long."""
     exact: str = record["rho"] or record.get("pure_epsilon") or "unbounded"
     return f"about {decimal(Fraction(exact), digits)}" if digits and len(exact) > 34 else exact
 
 
 def runs_words(total: Mapping[str, Any]) -> str:
-    """Say how many runs a total covers, of how many on the same records."""
+    """Return the number of runs that a total covers, out of those on the same records."""
     runs, uncovered = total["runs"], total["uncovered"]
     found = f", {total['tied']} of them tied to" if total.get("tied") else ""
     found += f" and {total['discoveries']} discovery" if total.get("discoveries") else ""
@@ -119,7 +119,7 @@ def runs_words(total: Mapping[str, Any]) -> str:
 
 
 def partial_losses(run: RunFacts) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
-    """Return title, heads and rows of the losses when less changes than a whole record."""
+    """Return titles, heads and rows of the losses when only part of a record changes."""
     head = ("epsilon, exact",) if run.pure else ("rho", "epsilon (cks)", "epsilon (bun-steinke)")
     found = []
     for title, first, losses in (
@@ -139,7 +139,7 @@ PROTECTED_HEAD = ("Of a record", "", "What the exact facts leave")
 
 
 def protected_rows(found: Protection) -> list[tuple[str, str, str]]:
-    """Return a row for each attribute, geolevel and query group: protected, only within, or not."""
+    """Return a row for each attribute, geolevel and query group: protected, protected within, or not."""
     return [(kind, words(name), text) for kind, name, text in found.rows()]
 
 
@@ -166,7 +166,7 @@ def official_rows(run: RunFacts) -> list[tuple[str, ...]]:
 
 
 def official_sentences(run: RunFacts) -> tuple[str, ...]:
-    """Say what moving within the smallest official geounits and within a place costs, for readers."""
+    """State the loss when a record moves within a smallest official geounit, or within a place."""
     kinds = {row.kind: row for row in run.within_official}
     geolevels = [kind for kind in kinds if kind not in _ENTITIES]
     census = list(run.geounits)[-1] == CENSUS_GEOLEVELS[-1]
@@ -211,9 +211,9 @@ class MatrixRow:
     ----------
     query : str
     shares : tuple of (Fraction or None)
-        Of the geolevel's budget; None where it is not measured.
+        Share of each geolevel's budget; None where the query is not measured.
     noise : tuple of tuple of NoiseRow
-        One row per distinct share of geounits, largest share first; empty where it is not measured.
+        One row per distinct share of geounits, largest first; empty where the query is not measured.
     """
 
     query: str
@@ -238,7 +238,7 @@ def share_matrix(run: RunFacts) -> tuple[MatrixRow, ...]:
 
 
 def margin_words(rows: Sequence[NoiseRow]) -> str:
-    """Write the 90 % margin of a measured answer; a range where geounits have different shares."""
+    """Return the 90 % margin of a measured answer; a range if geounits have different shares."""
     if not rows:
         return "\u2013"
     low, high = min(row.moe90 for row in rows), max(row.moe90 for row in rows)
@@ -247,17 +247,17 @@ def margin_words(rows: Sequence[NoiseRow]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TotalMargin:
-    """How far the measurements of one geounit alone leave its total open.
+    """Margin of one geounit's total, from its own measurements alone.
 
     Parameters
     ----------
     geolevel : str
     geounits : int
     margin : int or None
-        Counts; 90 % of the noise stays within. None where the total is an invariant.
+        In counts; 90 % of the noise lies within it. None if the total is an invariant.
     sentence : str
     label : str
-        What one geounit is, in words: "county", or "part of a state" where the spine divides states.
+        Kind of geounit: "county", or "part of a state" if the spine divides states.
     """
 
     geolevel: str
@@ -276,14 +276,14 @@ def _invariant_from(run: RunFacts) -> int:
 
 
 def total_margins(run: RunFacts) -> tuple[TotalMargin, ...]:
-    """Say for each geolevel how far a geounit's total may be off by its own measurements.
+    """Return for each geolevel the margin of a geounit's total from its own measurements.
 
     Notes
     -----
     Each query group counts everybody, so the sum of its m noisy answers measures the total with variance
     m times that of one answer. Independent measurements are weighted by the inverse of their variances.
-    Geounits with the least budget of the geolevel are shown. The margin takes the sum of the noise as
-    normal. Released counts also use the levels above and below and that counts are not negative.
+    The margin is that of geounits with the geolevel's least budget, and treats the summed noise as normal.
+    Released counts also use the levels above and below, and that counts are not negative.
     """
     found = []
     exact = _invariant_from(run)
@@ -298,7 +298,7 @@ def total_margins(run: RunFacts) -> tuple[TotalMargin, ...]:
             sentence = f"{total} is an invariant: it is exact."
             found.append(TotalMargin(level, geounits, None, sentence, name))
             continue
-        if number == exact:  # only what is divided can hold an invariant and not be official
+        if number == exact:  # only divided geounits can hold an invariant without being official
             beside = f" The total of the whole {name} is an invariant: its parts hold it together."
             whose, name = f"The total of one part of {one(name)}", f"part of {one(name)}"
         elif level in made:
@@ -320,7 +320,7 @@ def total_margins(run: RunFacts) -> tuple[TotalMargin, ...]:
 
 
 def curve(run: RunFacts) -> tuple[CurvePoint, ...]:
-    """Epsilon of a zCDP run at delta from 0.1 down to 1e-16; empty for pure or infinite losses."""
+    """Return epsilon of a zCDP run for delta from 0.1 to 1e-16; empty for pure or infinite losses."""
     if run.pure or run.loss is None:
         return ()
     return _curve(run.loss)
@@ -357,7 +357,7 @@ class FileGroup:
         Entries of the certificate.
     bytes : int
     digest : str
-        SHA-256 of the lines that ``sha256sum`` prints for them, in the order listed.
+        SHA-256 of the lines that ``sha256sum`` prints for the files, in listed order.
     """
 
     folder: str
@@ -398,12 +398,12 @@ _ENTITIES = {
 
 
 def entity_words(category: str) -> str:
-    """Write an entity category in words, for instance ``cousub`` as "county subdivisions"."""
+    """Return an entity category in words, for instance ``cousub`` as "county subdivisions"."""
     return _ENTITIES.get(category, words(category))
 
 
 def kind_words(kind: str) -> str:
-    """Write an official geolevel or an entity category in the plural."""
+    """Return an official geolevel or an entity category in the plural."""
     return _ENTITIES.get(kind) or plural(kind, 2).removeprefix("2 ")
 
 
@@ -445,7 +445,7 @@ def entity_rows(entities: Sequence[EntitySummary]) -> list[tuple[str, ...]]:
 
 
 def spine_sentence(spine: SpineSummary) -> str:
-    """Say in one sentence what was measured: official geounits, or others."""
+    """State in words whether the measured geounits are official."""
     made = [words(level.geolevel) for level in spine.levels if not level.official]
     if not made:
         census = all(level.geolevel in CENSUS_GEOLEVELS for level in spine.levels)

@@ -1,1 +1,1 @@
-"""The checks of ``opendas verify``, each from the release folder alone."""
+"""Checks of ``opendas verify``, which read the release folder and nothing else."""

@@ -1,6 +1,6 @@
-"""The certified budget adds up exactly, the noise is what it buys, and the measurements are of that plan.
+"""Check that the budget adds up exactly, that the noise follows from it, and that measurements fit the plan.
 
-Apart from the other checks: one file of all would be too long to read.
+Kept apart from the other checks because one file would be too long to read.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _total(run: Run) -> Fraction:
 
 
 def check_budget(run: Run) -> str:
-    """Geolevel shares, and the query shares of every geolevel with budget, sum to exactly one."""
+    """Check that geolevel shares, and the query shares of every budgeted geolevel, sum to exactly 1."""
     _total(run)
     levels = {name: parse_fraction(share, name) for name, share in run["budget"]["geolevels"].items()}
     require(all(share >= 0 for share in levels.values()), "a geolevel share is negative.")
@@ -64,12 +64,12 @@ def check_budget(run: Run) -> str:
         require(all(part >= 0 for part in parts), f"geolevel {name}: a query share is negative.")
         require(sum(parts) == 1, f"geolevel {name}: the query shares sum to {sum(parts)}, not to 1.")
     unknown = set(run["budget"]["queries"]) - set(levels)
-    require(not unknown, f"query shares at geolevels without share: {', '.join(sorted(unknown))}.")
+    require(not unknown, f"query shares at geolevels without a budget share: {', '.join(sorted(unknown))}.")
     return f"{plural('geolevel', len(levels))}; all shares sum to exactly 1"
 
 
 def _expected_rows(run: Run, spine: Spine) -> Counter[tuple[str, str, Fraction]]:
-    """Return how many geounits have each (geolevel, query, loss)."""
+    """Count the geounits that have each (geolevel, query, loss)."""
     total = _total(run)
     expected: Counter[tuple[str, str, Fraction]] = Counter()
     for number, level in enumerate(spine.levels):
@@ -86,7 +86,7 @@ def _expected_rows(run: Run, spine: Spine) -> Counter[tuple[str, str, Fraction]]
 
 
 def _of_a_unit(run: Run, product: Product, geolevel: str, query: str) -> int:
-    """Return by how much a unit of several records lengthens the distance of a query group's answers."""
+    """Return the factor of units of several records on a query group's squared L2 (or L1) distance."""
     declared = run.get("contribution")
     if declared is None:
         return 1
@@ -104,7 +104,7 @@ def _of_a_unit(run: Run, product: Product, geolevel: str, query: str) -> int:
 
 
 def check_rows(run: Run, released: ReleasedProduct) -> str:
-    """Every noise row is the product of shares, for as many geounits as the spine has; paths sum to one."""
+    """Check that every noise row is a product of shares and covers the spine's geounits; paths sum to 1."""
     spine, product = released.spine, released.product
     levels = [Fraction(run["budget"]["geolevels"].get(name, "0")) for name in spine.names]
     absent = set(run["budget"]["geolevels"]) - set(spine.names)
@@ -112,7 +112,7 @@ def check_rows(run: Run, released: ReleasedProduct) -> str:
     spine.check_paths(levels)
     require(
         dict(run["geounits"]) == {level.name: len(level) for level in spine.levels},
-        "the numbers of geounits are not those of the spine.",
+        "the numbers of geounits differ from those of the spine.",
     )
     zcdp = run["mechanism"] != Mechanism.DISCRETE_LAPLACE
     bounded = run["neighbours"] == Neighbours.BOUNDED
@@ -129,12 +129,12 @@ def check_rows(run: Run, released: ReleasedProduct) -> str:
         stated_parameter = row["sigma2"] if zcdp else row["scale"]
         require(
             math.isclose(float(stated_parameter), float(parameter), rel_tol=1e-12),
-            f"{where}: the noise parameter is not what its loss buys.",
+            f"{where}: the noise parameter does not match its loss.",
         )
         require(
             math.isclose(row["variance"], noise.variance, rel_tol=1e-9)
             and row["moe90"] == noise.margin(_CONFIDENCE),
-            f"{where}: variance or margin of error is not that of the noise.",
+            f"{where}: the variance or margin of error does not match the noise.",
         )
     require(
         stated == _expected_rows(run, spine), "a noise row is not the product of its shares and the total."
@@ -143,7 +143,7 @@ def check_rows(run: Run, released: ReleasedProduct) -> str:
 
 
 def certified_plan(run: Run, released: ReleasedProduct) -> MeasurementPlan:
-    """Rebuild the measurement plan from certificate, spine and product declaration."""
+    """Rebuild the measurement plan from the certificate, the spine and the product declaration."""
     levels = {name: parse_fraction(share, name) for name, share in run["budget"]["geolevels"].items()}
     queries = {
         level: {query: parse_fraction(share, query) for query, share in shares.items()}
@@ -174,7 +174,7 @@ def _same_contribution(stated: Mapping[str, Any], certified: Mapping[str, Any] |
 
 
 def check_plan(run: Run, released: ReleasedProduct) -> str:
-    """The digests of plan and spine, and the released run file, say the same as the certificate."""
+    """Check the digests of plan and spine, and the released run file, against the certificate."""
     require(released.spine.digest() == run["spine_digest"], "the spine is not the certified one.")
     plan = certified_plan(run, released)
     require(plan.digest() == run["plan_digest"], "the measurement plan is not the certified one.")
@@ -188,7 +188,7 @@ def _check_run_file(path: Path, run: Run) -> None:
     try:
         stated = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CheckFailed(f"run/{path.name} is no TOML.") from error
+        raise CheckFailed(f"run/{path.name} is not valid TOML.") from error
     try:
         budget = stated["budget"]
         key = Mechanism(run["mechanism"]).loss_name
@@ -206,16 +206,16 @@ def _check_run_file(path: Path, run: Run) -> None:
         )
     except (KeyError, ConfigError) as error:
         raise CheckFailed(f"run/{path.name}: an entry of the budget is missing.") from error
-    require(agree, f"run/{path.name}: its budget is not the certified one.")
+    require(agree, f"run/{path.name}: its budget differs from the certificate's.")
 
 
 def certified_map(run: Run, released: ReleasedProduct) -> ProtectionMap:
-    """Make the protection map again, from the plan, the frame and the constraints on file."""
+    """Recompute the protection map from the plan, the frame and the constraints on file."""
     return ProtectionMap.of(certified_plan(run, released), released.frame, released.constraint_table)
 
 
 def check_losses(run: Run, held: ProtectionMap) -> str:
-    """The losses by attribute and within geounits are those of plan, spine and exact facts."""
+    """Recompute the losses by attribute and within geounits from plan, spine and exact facts."""
     key = "pure_epsilon" if run["mechanism"] == Mechanism.DISCRETE_LAPLACE else "rho"
     for name, found in (
         ("attributes", attribute_losses(held.plan, held)),
@@ -231,7 +231,7 @@ def check_losses(run: Run, held: ProtectionMap) -> str:
 
 
 def check_official(run: Run, held: ProtectionMap, released: ReleasedProduct) -> str:
-    """The losses within official geounits and areas are those of spine, shares, frame and exact facts."""
+    """Recompute the losses within official geounits and areas from spine, shares, frame and exact facts."""
     stated = {AreaLoss.from_dict(kind, row) for kind, row in run["within_official"].items()}
     key = "pure_epsilon" if run["mechanism"] == Mechanism.DISCRETE_LAPLACE else "rho"
     within = {level: parse_fraction(loss[key], level) for level, loss in run["within"].items()}
@@ -244,7 +244,7 @@ def check_official(run: Run, held: ProtectionMap, released: ReleasedProduct) -> 
 def _check_units(
     run: Run, product: Product, shares: Sequence[Fraction], paths: Sequence[Sequence[Fraction]], key: str
 ) -> None:
-    """What several units lose together, and a unit by one of its records, follows from the total."""
+    """Check the loss of several units together, and of one record of a unit, against the total."""
     total, zcdp = _total(run), run["mechanism"] != Mechanism.DISCRETE_LAPLACE
     for number, loss in run.get("several", {}).items():
         times = int(number) ** 2 if zcdp else int(number)
@@ -270,7 +270,7 @@ def _check_units(
 
 
 def check_totals(certificate: Mapping[str, Any]) -> str:
-    """Every total is the exact sum of the runs it covers; a seeded run makes it unbounded."""
+    """Check that every total is the exact sum of the runs it covers; a seeded run makes it unbounded."""
     for total in certificate["totals"]:
         change = total["change"]
         pure = "pure_epsilon" in total
@@ -299,17 +299,23 @@ def check_totals(certificate: Mapping[str, Any]) -> str:
                 covered += _in_total(times * loss, earlier.mechanism, pure=pure)
             elif times == 1:
                 found[unit_id(earlier.protected_unit), earlier.act] = (loss, earlier.delta)
-        require(total.get("tied", 0) == tied, f"total for {change}: it leaves out an earlier release.")
+        require(total.get("tied", 0) == tied, f"total for {change}: it omits an earlier release.")
         if total["unbounded"]:
-            require(not bounded, f"total for {change}: stated as unbounded, but every run is bounded.")
+            require(
+                not bounded,
+                f"total for {change}: it is stated as unbounded, but every run has a finite loss.",
+            )
             continue
-        require(bounded, f"total for {change}: a run not for release has no finite loss.")
+        require(
+            bounded,
+            f"total for {change}: stated as finite, but a run not for release has no finite loss.",
+        )
         key = "pure_epsilon" if pure else "rho"
         covered += sum((loss for loss, _ in found.values()), Fraction(0))
         delta = sum((delta for _, delta in found.values()), Fraction(0))
         require(
             parse_fraction(total.get("discovery_delta", "0"), change) == delta,
-            f"total for {change}: its delta leaves out a discovery.",
+            f"total for {change}: its delta omits a discovery.",
         )
         require(
             parse_fraction(total[key], change) == covered, f"total for {change}: not the sum of the runs."
@@ -318,12 +324,12 @@ def check_totals(certificate: Mapping[str, Any]) -> str:
 
 
 def _in_total(loss: Fraction, mechanism: str, *, pure: bool) -> Fraction:
-    """Return what a loss adds to a total: an epsilon to one of rho its half square."""
+    """Return what a loss adds to a total; epsilon adds ``epsilon**2 / 2`` to a total in rho."""
     return loss**2 / 2 if mechanism == Mechanism.DISCRETE_LAPLACE and not pure else loss
 
 
 def _tied_acts(certificate: Mapping[str, Any]) -> list[EarlierAct]:
-    """Return what the releases cost that runs are tied to, each act once, but for what is in this one."""
+    """Return losses of the earlier releases that runs are tied to, each act once, without this release's."""
     folders: dict[str, dict[str, str]] = {}
     for file in certificate["files"]:
         top = str(Path(*Path(file["path"]).parts[:2]))
@@ -334,44 +340,48 @@ def _tied_acts(certificate: Mapping[str, Any]) -> list[EarlierAct]:
 
 
 def check_account(certificate: Mapping[str, Any]) -> str:
-    """What is said of the account agrees with itself and with the runs: the ledger itself is not here."""
+    """Check the account section against itself and the runs; a release does not contain the ledger."""
     account = AccountFacts.from_dict(certificate["account"])
     tied = any(run.get("tied") for run in certificate["runs"])
     require(
-        certificate["scope"] == account_text(account, tied=tied), "the words about the account are others."
+        certificate["scope"] == account_text(account, tied=tied),
+        "the text about the account does not follow from its numbers.",
     )
     products = {run["product"] for run in certificate["runs"] if not run.get("published")}
     acts = set(account.places.values())
     known = set(account.places) == products and acts <= set(range(1, account.acts + 1))
-    require(known and len(acts) == len(products), "an act is out of place.")
+    require(known and len(acts) == len(products), "the acts do not match the products of this release.")
     counted = [account.acts, account.readings, *account.places.values()]
-    require(all(type(n) is int and n >= 0 for n in counted), "its numbers are no counts.")
+    require(all(type(n) is int and n >= 0 for n in counted), "a count is negative or not an integer.")
     said = f"{plural('act', account.acts)}, {plural('reading', account.readings)} of the data"
     if not account.book:
         own = AccountFacts(False, account.acts, account.places, account.readings)
-        require(account == own, "the folder's own account has the entries of a book.")
+        require(account == own, "an account without a book has entries that only a book has.")
         return f"the folder's own, {said}"
     change = change_of(account.unit or "")
     units = {unit_id(run["protected_unit"]) for run in certificate["runs"]}
     require(
         account.change == change.name and all(change.factors.get(unit) for unit in units),
-        "the unit of the book is not that of the runs.",
+        "the protected unit of the book differs from that of the runs.",
     )
-    require(account.relation in list(Neighbours), "no relation of neighbours.")
-    require(re.fullmatch("[0-9a-f]{64}", account.head or "") is not None, "the head of the book is none.")
+    require(account.relation in list(Neighbours), "the neighbour relation is unknown.")
+    require(
+        re.fullmatch("[0-9a-f]{64}", account.head or "") is not None,
+        "the head of the book is not 64 hexadecimal digits.",
+    )
     spent, limit = account.spent or Fraction(0), parse_fraction(account.limit["rho"], "limit")
-    require(spent <= limit, "more is spent than the limit of the book.")
+    require(spent <= limit, "the book has spent more than its limit.")
     for total in certificate["totals"]:
         same = total["change"] in (account.change, f"one {account.unit} record")
         same = same and not total.get("tied")  # an earlier release may have another account
         if same and total["neighbours"] == account.relation and total["rho"] is not None:
             least = parse_fraction(total["rho"], "rho")
-            require(least <= spent, "the book holds less than the runs of this release spent.")
+            require(least <= spent, "the book records less than the runs of this release spent.")
     return f"a book, {said}"
 
 
 def _times(change: str, unit: str) -> int:
-    """Return how often a change counts the loss of one record of a kind (docs/proofs/composition.md, 5)."""
+    """Return how often a change counts the loss of one record of a unit (docs/proofs/composition.md, 5)."""
     if change in (f"one {unit} record", f"one {unit}"):
         return 1
     if change.startswith("one person with the unit changes"):
@@ -385,7 +395,7 @@ _GEOUNITS = 1 << 12
 
 
 def check_measurements(run: Mapping[str, Any], released: ReleasedProduct, stop: Event) -> str:
-    """Every budgeted geolevel has its file: right geounits, query groups, parameters, variances, shapes."""
+    """Check the measurement file of every budgeted geolevel: geounits, query groups, variances and shapes."""
     plan = certified_plan(run, released)
     stored = run["measurements"]
     require(stored in ("used", "full"), f"measurements {stored!r}: expected used or full.")
@@ -395,7 +405,7 @@ def check_measurements(run: Mapping[str, Any], released: ReleasedProduct, stop: 
         "tie",
     }
     budgeted = {level.geolevel for level in plan.levels if level.queries}
-    require(present == budgeted, "there is a measurement file too many or too few.")
+    require(present == budgeted, "the measurement files are not those of the geolevels with a budget.")
     values = 0
     for number, level in enumerate(plan.levels):
         if level.queries:
@@ -403,7 +413,7 @@ def check_measurements(run: Mapping[str, Any], released: ReleasedProduct, stop: 
             wanted = measurement_metadata(plan, number, stored=stored)
             require(
                 _without_invariants(file.metadata) == _without_invariants(wanted),
-                f"{level.geolevel}: the metadata are not those of the certified plan.",
+                f"{level.geolevel}: the metadata differ from those of the certified plan.",
             )
             file.check_words()
             values += _check_rows(file, plan, number, stop, full=stored == "full")
@@ -411,7 +421,7 @@ def check_measurements(run: Mapping[str, Any], released: ReleasedProduct, stop: 
 
 
 def _without_invariants(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what is no part of the plan: declared constraints have a check of their own."""
+    """Drop metadata outside the plan: another check covers the declared constraints."""
     dropped = ("invariants", "bounds")
     product = {key: value for key, value in metadata["product"].items() if key not in dropped}
     return {**metadata, "product": product}
@@ -423,7 +433,8 @@ def _check_rows(file: MeasurementFile, plan: MeasurementPlan, number: int, stop:
     multiples, which = spine.multiples(number)
     keep = np.array([multiple > 0 for multiple in multiples])[which]
     require(
-        np.array_equal(file.geocodes, level.geocodes[keep]), f"{level.name}: other geounits than the spine."
+        np.array_equal(file.geocodes, level.geocodes[keep]),
+        f"{level.name}: the geounits differ from those of the spine.",
     )
     which = which[keep]
     values = 0
@@ -438,14 +449,14 @@ def _check_rows(file: MeasurementFile, plan: MeasurementPlan, number: int, stop:
             where = f"{level.name}, {planned.query.name}"
             require(
                 bool(np.allclose(found.variance, wanted, rtol=1e-9, atol=0)),
-                f"{where}: a variance is not that of the plan.",
+                f"{where}: a variance differs from the plan's.",
             )
             if full:
                 lengths = np.diff(found.offsets)
                 complete = found.cells is None and bool(np.all(lengths == planned.query.size))
-                require(complete, f"{where}: not all answers are there.")
+                require(complete, f"{where}: answers are missing.")
             elif found.cells is not None and len(found.cells):
                 inside = found.cells.min() >= 0 and found.cells.max() < planned.query.size
-                require(bool(inside), f"{where}: an answer to no row of the query group.")
+                require(bool(inside), f"{where}: an answer belongs to no row of the query group.")
             values += len(found.values)
     return values

@@ -17,7 +17,7 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was looked at, whether it holds, and what was found. Never a confidential value.
+    """The outcome of one check: its name, whether it passed, and details. Never holds a confidential value.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Check:
 
 
 def require(condition: bool, detail: str) -> None:
-    """Fail the check at work unless `condition` holds."""
+    """Fail the current check unless `condition` holds."""
     if not condition:
         raise CheckFailed(detail)
 
@@ -46,13 +46,13 @@ def first_few(names: Iterable[str], limit: int = 5) -> str:
 
 
 def differing(one: Any, other: Any, where: str = "") -> Iterator[str]:
-    """Yield where two values of JSON differ; floats may differ in the last digits, as between machines.
+    """Yield the places where two JSON values differ; floats may differ in their last digits between machines.
 
     Parameters
     ----------
     one, other : JSON values
     where : str
-        Keys and numbers that lead there, with dots between.
+        Path of keys and list positions, separated by dots.
     """
     if isinstance(one, float) and isinstance(other, float):
         same = math.isclose(one, other, rel_tol=_TOLERANCE)
@@ -75,7 +75,7 @@ def differing(one: Any, other: Any, where: str = "") -> Iterator[str]:
 
 
 def run_check(name: str, function: Callable[[], str]) -> Check:
-    """Run one check; `function` returns what it found, or raises."""
+    """Run one check; `function` returns details or raises."""
     try:
         return Check(name, True, function())
     except OpendasError as error:
@@ -85,15 +85,15 @@ def run_check(name: str, function: Callable[[], str]) -> Check:
 
 
 class BackgroundCheck:
-    """A check that runs in a thread while others run here; use it as a context manager.
+    """A check in a thread beside the main one; use it as a context manager.
 
-    Reading and searching, most of a large check's time, are done outside of Python's lock.
+    Large checks spend most of their time reading and searching, which release Python's lock.
 
     Parameters
     ----------
     name : str
     function : callable(Event) -> str
-        Returns what it found, or raises; gives up once the event is set: then nobody waits for it any more.
+        Returns details or raises; stops once the event is set, since its result is then not needed.
     """
 
     def __init__(self, name: str, function: Callable[[Event], str]) -> None:
@@ -109,5 +109,5 @@ class BackgroundCheck:
         self._thread.shutdown()
 
     def outcome(self) -> Check:
-        """Wait for the check."""
+        """Wait for the check and return its outcome."""
         return self._check.result()

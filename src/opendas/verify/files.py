@@ -1,4 +1,4 @@
-"""The release is what its certificate lists, and nothing else; and nothing in it is about a machine."""
+"""Check that a release holds exactly the files its certificate lists, and nothing about a machine."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read_certificate(release: Path) -> dict[str, Any]:
     Raises
     ------
     CheckFailed
-        If it is missing, no JSON, or of another format.
+        If it is missing, not JSON, or has another format.
     """
     path = release / "certificate.json"
     require(path.is_file(), "certificate.json is missing.")
@@ -67,10 +67,13 @@ def read_certificate(release: Path) -> dict[str, Any]:
     try:
         certificate = json.loads(path.read_bytes(), parse_constant=refuse)
     except ValueError as error:
-        raise CheckFailed("certificate.json is no strict JSON.") from error
-    require(isinstance(certificate, dict) and certificate.get("format") == FORMAT, f"expected {FORMAT!r}.")
+        raise CheckFailed("certificate.json is not strict JSON.") from error
+    require(
+        isinstance(certificate, dict) and certificate.get("format") == FORMAT,
+        f"certificate.json does not have the format {FORMAT!r}.",
+    )
     missing = [key for key in _KEYS if key not in certificate]
-    require(not missing, f"certificate.json lacks {first_few(missing)}.")
+    require(not missing, f"certificate.json has no {first_few(missing)}.")
     require(
         isinstance(certificate["runs"], list) and bool(certificate["runs"]), "the certificate has no run."
     )
@@ -88,7 +91,7 @@ def _found(release: Path) -> list[str]:
 
 
 def check_listing(release: Path, listed: Sequence[Mapping[str, Any]]) -> str:
-    """Every file is listed, every listed file is there, and none is a link."""
+    """Check that every file is listed, that every listed file exists, and that none is a link."""
     names = [str(entry["path"]) for entry in listed]
     found = _found(release)
     require(len(set(names)) == len(names), "the certificate lists a file twice.")
@@ -97,12 +100,12 @@ def check_listing(release: Path, listed: Sequence[Mapping[str, Any]]) -> str:
     missing = sorted(set(names) - set(found))
     require(not missing, f"listed in the certificate but missing: {first_few(missing)}.")
     links = [name for name in (*found, *ISSUED_FILES, SIGNATURE) if (release / name).is_symlink()]
-    require(not links, f"links are no part of a release: {first_few(links)}.")
+    require(not links, f"a release must not contain links: {first_few(links)}.")
     return f"{plural('file', len(found))}, all listed"
 
 
 def _known_files(run: Mapping[str, Any], released: ReleasedProduct) -> dict[str, Any]:
-    """Return the files of a run, each with its Arrow schema; None for text."""
+    """Return the Arrow schema of each file of a run; None for text files."""
     name = released.name
     measured = [level.geolevel for level in certified_plan(run, released).levels if level.queries]
     files: dict[str, Any] = {
@@ -131,7 +134,7 @@ def _known_files(run: Mapping[str, Any], released: ReleasedProduct) -> dict[str,
 
 
 def _known_metadata(released: ReleasedProduct) -> dict[str, Any]:
-    """Return what the files of public things say of themselves; of measurements another check knows it."""
+    """Return the expected metadata of public files; another check covers measurements."""
     product, spine = released.product, released.spine
     folder = f"measurements/{released.name}"
     tied = {} if product.tied is None else {f"{folder}/tie.parquet": tie_metadata(product)}
@@ -147,7 +150,7 @@ def _known_metadata(released: ReleasedProduct) -> dict[str, Any]:
 
 
 def _rewritten(released: ReleasedProduct) -> Iterator[str]:
-    """Yield files of public things that hold more, or otherwise, than what a reader takes from them."""
+    """Yield public files that differ from what is written again from their parsed content."""
     product, spine, name = released.product, released.spine, released.name
     with tempfile.TemporaryDirectory(prefix="opendas-") as folder:
         geography, measurements = Path(folder, "geography"), Path(folder, "measurements", name)
@@ -165,7 +168,7 @@ def _rewritten(released: ReleasedProduct) -> Iterator[str]:
 
 
 def _lacking_leaves(released: ReleasedProduct) -> Iterator[str]:
-    """Yield the file of official areas if it does not list every leaf."""
+    """Yield the file of official areas if leaves are missing from it."""
     official, frame = released.official, released.frame
     if official is not None and not np.isin(frame.geocodes, official.geocodes(frame.leaf)).all():
         yield f"geography/official/{released.name}.parquet"
@@ -180,7 +183,7 @@ def _same_rows(one: Path, other: Path) -> bool:
 
 
 def check_published(run: Mapping[str, Any], released: ReleasedProduct) -> str:
-    """The list of the published files is the certified one; that they are these, the files alone can show."""
+    """Check the list of published files against the certificate; the files themselves are not here."""
     source = PublishedFile.from_dict(run["published"])
     path = released.measurements / PUBLISHED_LIST
     require(
@@ -194,13 +197,13 @@ def check_published(run: Mapping[str, Any], released: ReleasedProduct) -> str:
 
 
 def check_columns(certificate: Mapping[str, Any], folder: ReleaseFolder) -> str:
-    """Every file but the tables is one that a run writes, with the columns of its kind and no others."""
+    """Check that every file except tables is one that a run writes, with exactly its columns."""
     known: dict[str, Any] = {}
     for run in certificate["runs"]:
         known |= _known_files(run, folder[run["product"]])
     found = {str(entry["path"]) for entry in certificate["files"]}
     found = {name for name in found if not name.startswith("tables/")}
-    require(found <= set(known), f"no file of a run: {first_few(sorted(found - set(known)))}.")
+    require(found <= set(known), f"files that no run writes: {first_few(sorted(found - set(known)))}.")
     require(found >= set(known), f"missing: {first_few(sorted(set(known) - found))}.")
     wrong = [
         name
@@ -210,16 +213,16 @@ def check_columns(certificate: Mapping[str, Any], folder: ReleaseFolder) -> str:
     for run in certificate["runs"]:
         said = _known_metadata(folder[run["product"]])
         wrong += [name for name, value in said.items() if read_metadata(folder.path / name) != value]
-    require(not wrong, f"other columns, types or metadata than a run writes: {first_few(wrong)}.")
+    require(not wrong, f"columns, types or metadata differ from what a run writes: {first_few(wrong)}.")
     for run in certificate["runs"]:
         wrong += _rewritten(folder[run["product"]])
         wrong += _lacking_leaves(folder[run["product"]])
-    require(not wrong, f"other rows than a run writes of what they say: {first_few(wrong)}.")
+    require(not wrong, f"rows differ from what a run writes: {first_few(wrong)}.")
     return f"{plural('file', len(known))}, with the columns of their kind"
 
 
 def check_digests(release: Path, listed: Sequence[Mapping[str, Any]]) -> str:
-    """Size and SHA-256 of every listed file are as in the certificate."""
+    """Check the size and SHA-256 of every listed file against the certificate."""
     wrong = []
     size = 0
     for entry in listed:
@@ -231,12 +234,12 @@ def check_digests(release: Path, listed: Sequence[Mapping[str, Any]]) -> str:
             or sha256_file(path) != entry["sha256"]
         ):
             wrong.append(str(entry["path"]))
-    require(not wrong, f"other content than certified: {first_few(wrong)}.")
+    require(not wrong, f"content differs from the certificate: {first_few(wrong)}.")
     return plural("byte", size)
 
 
 def check_issued(release: Path) -> str:
-    """Certificate and report for people are there, and the report quotes the digest of this certificate."""
+    """Check that the PDF and the report exist, and that the report quotes the digest of this certificate."""
     missing = [name for name in ISSUED_FILES if not (release / name).is_file()]
     require(not missing, f"missing: {first_few(missing)}.")
     digest = sha256_file(release / "certificate.json")
@@ -255,7 +258,7 @@ _TEXT = (".json", ".html", ".toml", ".csv", ".txt")
 
 
 def machine_names() -> tuple[str, ...]:
-    """Return the names of this host and user, if they are no ordinary words."""
+    """Return the names of this host and user, unless they are ordinary words."""
     names = {socket.gethostname(), socket.gethostname().split(".")[0]}
     with contextlib.suppress(KeyError, OSError):
         names.add(getpass.getuser())
@@ -264,7 +267,7 @@ def machine_names() -> tuple[str, ...]:
 
 
 def _readable(suffix: str, data: bytes) -> bytes:
-    """Return the part of a file that is no compressed data, in which chance writes a path now and then."""
+    """Return the uncompressed part of a file; compressed bytes can look like a path by chance."""
     if suffix == ".pdf":
         return _STREAM.sub(b"", data)
     if suffix == ".parquet" and data[-4:] == b"PAR1":
@@ -273,9 +276,9 @@ def _readable(suffix: str, data: bytes) -> bytes:
 
 
 def check_machine(release: Path, names: Iterable[str]) -> str:
-    """No file holds an absolute path, a host or user name, or (text files) a clock reading.
+    """Check that no file holds an absolute path, a host or user name, or (text files) a clock reading.
 
-    Looks at the uncompressed bytes: text, the metadata of Parquet files, the frame of PDF files.
+    Searches uncompressed bytes: text, Parquet metadata and the structure of PDF files.
     """
     words = [re.compile(rb"(?<![A-Za-z0-9])" + re.escape(n.encode()) + rb"(?![A-Za-z0-9])") for n in names]
     found = []
@@ -290,5 +293,5 @@ def check_machine(release: Path, names: Iterable[str]) -> str:
             found.append(f"{where} (a host or user name)")
         if path.suffix in _TEXT and _CLOCK.search(data):
             found.append(f"{where} (a time of day)")
-    require(not found, f"something about the machine in {first_few(found)}.")
+    require(not found, f"a path, name or time of this machine stands in {first_few(found)}.")
     return "no path, host, user or time of day"

@@ -1,4 +1,4 @@
-"""The microdata obey everything that is declared about them; apart for its length."""
+"""Check that the microdata obey every declared constraint; kept apart because of its length."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Microdata:
 
     @cached_property
     def records(self) -> MdfRecords:
-        """Records counted by leaf and kind."""
+        """Record counts by leaf and kind."""
         return read_mdf_records(self.released.mdf, self.released.product, self.released.frame)
 
     @cached_property
     def estimate(self) -> Histogram:
-        """The estimate they describe."""
+        """Histogram of the records, as an estimate."""
         return estimate_of_records(self.released.product, self.records.counts)
 
     def answers(self, query: str, unit_of_leaf: Ints, units: int) -> Ints:
@@ -61,7 +61,7 @@ class Microdata:
 
 
 def check_frame(released: ReleasedProduct) -> str:
-    """Leaves ascend; census codes are prefixes of the leaf's; spine and frame have the same leaves."""
+    """Check that leaves ascend, census codes are prefixes, and spine and frame have the same leaves."""
     frame = released.frame
     if released.product.layout in PRODUCTION_LAYOUTS:
         require(
@@ -70,7 +70,7 @@ def check_frame(released: ReleasedProduct) -> str:
         )
         official = official_codes(frame.geocodes, frame.geolevels[0], frame.leaf)
         wrong = [name for name, codes in official.items() if not np.array_equal(codes, frame.levels[name])]
-        require(not wrong, f"codes that are no prefix of their leaf: {first_few(wrong)}.")
+        require(not wrong, f"codes that are not a prefix of their leaf's: {first_few(wrong)}.")
     for number in range(len(released.spine.levels)):
         _check_official(released, number)
     negative = [name for name, counts in frame.units.items() if counts.size and counts.min() < 0]
@@ -80,7 +80,7 @@ def check_frame(released: ReleasedProduct) -> str:
 
 
 def _check_official(released: ReleasedProduct, number: int) -> None:
-    """Geounits that are said to be official are, and so are those whose parts are said to belong together."""
+    """Check that geounits declared official, whole or in parts, are those of the frame."""
     spine, frame = released.spine, released.frame
     level = spine.levels[number]
     if level.name not in frame.geolevels or not (level.official or level.whole is not None):
@@ -97,14 +97,14 @@ def _check_official(released: ReleasedProduct, number: int) -> None:
 
 
 def check_records(run: Mapping[str, Any], data: Microdata) -> str:
-    """Columns and codes are legal, records are sorted, numbered and, by sex and age too, as certified."""
+    """Check columns, codes, order and numbering of records, and their number by sex and age."""
     released = data.released
     files = [path.stem for path in mdf_files(released.mdf)]
     parts = [part.name for part in mdf_parts(released.product, released.frame)]
     require(sorted(files) == sorted(parts), "the part files are not those of the frame.")
     records = data.records
     require(records.sorted_by_leaf, "records are not in order.")
-    require(records.numbered, "EPNUM does not count the records from 0.")
+    require(records.numbered, "EPNUM does not number the records from 0.")
     require(
         records.records == run["records"],
         f"{records.records} records, but the certificate says {run['records']}.",
@@ -113,16 +113,16 @@ def check_records(run: Mapping[str, Any], data: Microdata) -> str:
         leaves = np.arange(len(released.frame), dtype=np.int64)
         found = pyramids(released.product, released.frame, [(leaves, data.estimate)])
         same = [one.to_dict() for one in found] == run["pyramids"]
-        require(same, "people by sex and age are not as many as the certificate says.")
+        require(same, "the numbers of people by sex and age differ from the certificate.")
     impossible = ~released.product.possible[data.estimate.cells]
     require(not bool(impossible.any()), "a record with a combination of levels that is declared impossible.")
     return f"{plural('record', records.records)} in {plural('part file', len(files))}"
 
 
 def check_bounds(run: Mapping[str, Any], released: ReleasedProduct) -> str:
-    """The bounds on file are those that follow from frame and product; invariants are the declared ones.
+    """Check that bounds follow from frame and product, and that invariants are the declared ones.
 
-    Those on file are certified, all of them, and no others.
+    The certificate lists exactly the invariants on file.
     """
     spine, product = released.spine, released.product
     certified = {name for name in run["invariants"] if "@" in name}
@@ -133,7 +133,7 @@ def check_bounds(run: Mapping[str, Any], released: ReleasedProduct) -> str:
         for block in (b for b in blocks.values() if b.geolevel == level.name):
             require(
                 np.array_equal(block.geocodes, level.geocodes),
-                f"{level.name}, {block.name}: not every geounit of the spine has its row.",
+                f"{level.name}, {block.name}: a geounit of the spine has no row.",
             )
     invariants = {}
     for query, number in invariant_geolevels(product, spine).items():
@@ -150,7 +150,7 @@ def check_bounds(run: Mapping[str, Any], released: ReleasedProduct) -> str:
             bounded = blocks[level.name, bound.name]
             same = np.array_equal(bounded.lower[:, 0], wanted_level.lower[:, k])
             same = same and np.array_equal(bounded.upper[:, 0], wanted_level.upper[:, k])
-            require(same, f"{level.name}, {bound.name}: not what the frame says.")
+            require(same, f"{level.name}, {bound.name}: it differs from the frame.")
     # An invariant holds at every geolevel above its own: of several of a query the lowest is on file.
     wanted = {
         (level.name, f"{query}@{spine.names[number]}")
@@ -159,7 +159,7 @@ def check_bounds(run: Mapping[str, Any], released: ReleasedProduct) -> str:
     }
     exact = ("invariant", "joint")
     found = {key for key, block in blocks.items() if block.kind in exact}
-    require(found == wanted, "the invariants on file are not the declared ones.")
+    require(found == wanted, "the invariants on file differ from the declared ones.")
     known = {bound.name for bound in product.bounds}
     others = {b.name for b in blocks.values() if b.kind not in exact} - known
     require(not others, f"bounds that the product does not declare: {first_few(sorted(others))}.")
@@ -175,7 +175,7 @@ def _violations(block: ConstraintRows, answers: Ints, level: SpineLevel) -> Bool
 
 
 def check_constraints(run: Mapping[str, Any], data: Microdata) -> str:
-    """Sums of the records obey every bound and invariant at every geolevel of the spine."""
+    """Check sums of the records against every bound and invariant at every geolevel of the spine."""
     released = data.released
     spine = released.spine
     relaxed, rows = 0, 0
@@ -201,10 +201,10 @@ def check_constraints(run: Mapping[str, Any], data: Microdata) -> str:
 
 
 def check_tie(data: Microdata) -> str:
-    """The records of every leaf, and so of every geounit, count what the tied release counts."""
+    """Check that the records of every leaf, hence of every geounit, have the tied release's counts."""
     released = data.released
     spine, tie = released.spine, released.product.tied
-    require(tie is not None, "the certificate speaks of a tie, and the product on file of none.")
+    require(tie is not None, "the certificate describes a tie, but the product on file declares none.")
     if tie is None:
         raise AssertionError("required above")
     tied = read_tie(released.measurements / "tie.parquet", released.product, spine).take(spine.place_of_leaf)
@@ -232,7 +232,7 @@ def check_tie(data: Microdata) -> str:
 
 
 def _check_tied_counts(released: ReleasedProduct, tie: Tie, tied: Histogram) -> None:
-    """The tied counts are those of the companion beside them, as far as it is one, and of the frame."""
+    """Check the tied counts against the companion in this release, if any, and the frame."""
     if released.product.companion is not None:
         known = tied_counts(released.release, released.product, released.frame)
         require(not len(tied.unlike(known)), f"tie.parquet has other counts than {tie.product} beside it.")
@@ -247,7 +247,7 @@ def _check_tied_counts(released: ReleasedProduct, tie: Tie, tied: Histogram) -> 
 
 
 def check_quarters(data: Microdata) -> str:
-    """People and units agree with the frame, block by block."""
+    """Check people and units against the frame, block by block."""
     released = data.released
     frame = released.frame
     leaves = np.arange(len(frame), dtype=np.int64)
@@ -286,7 +286,7 @@ def check_quarters(data: Microdata) -> str:
 
 
 def _check_all_units(data: Microdata) -> str:
-    """Rows by tenure, vacancy status and type of group quarters are those of the second histogram."""
+    """Check rows by tenure, vacancy status and group-quarters type against the second histogram."""
     released = data.released
     companion = released.product.companion
     require(companion is not None, "the product on file has no second histogram.")

@@ -1,6 +1,6 @@
-"""``opendas verify``: a release is whole, agrees with its certificate, and obeys its constraints.
+"""``opendas verify``: check that a release is complete, fits its certificate and obeys its constraints.
 
-Everything is computed again from the files under ``release/``; neither input nor key is opened.
+Every check computes its facts again from the files under ``release/``; none opens the input or a key.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ __all__ = ["Check", "check_domain", "check_spine", "estimated", "verify_release"
 def verify_release(
     path: Path, *, allow_seeded: bool = False, allow_domain_from_records: bool = False
 ) -> tuple[Check, ...]:
-    """Check a release.
+    """Verify a release and return the outcome of every check.
 
     Parameters
     ----------
@@ -114,23 +114,23 @@ def _tables(release: ReleaseFolder) -> str:
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
     wrong = []
     if files:
-        # Imported here: tables bring in all of least squares, and a release begins without any.
+        # Imported here: tables import all of least squares, and a new release has no tables.
         from opendas.verify.tables import same_table
 
         wrong = [path.relative_to(folder).as_posix() for path in files if not same_table(release, path)]
-    require(not wrong, f"not what microdata and replicates say: {first_few(wrong)}.")
+    require(not wrong, f"tables that do not follow from microdata and replicates: {first_few(wrong)}.")
     return f"{plural('table', len(files))}, equal to counts of the microdata"
 
 
 def _replicates(release: ReleaseFolder) -> str:
-    """Replicates are of the counts that are released now."""
+    """Check that replicates belong to the current released counts."""
     files = [ReplicateFile(path) for path in sorted((release.path / REPLICATES).glob("*"))]
     for file in files:
         about = file.about
         require(file.path.stem == about.product, f"{file.path.name} holds replicates of {about.product}.")
         require(
             about.product in release and about.counts == counts_digest(release[about.product].estimate),
-            f"{file.path.name}: replicates of other counts than the released ones.",
+            f"{file.path.name}: its replicates start from other counts than the released ones.",
         )
     return ", ".join(f"{file.about.runs} of {file.about.product}" for file in files) or "none"
 
@@ -147,7 +147,7 @@ _BARRED = {
         "opendas init table --rho; --allow-domain-from-records accepts the release as it is"
     ),
 }
-"""Stamps of releases that fail unless they are asked for, and what is said of them."""
+"""Stamps that fail the check unless the caller accepts them, and the advice for each."""
 
 
 def _stamps(certificate: Mapping[str, Any], allowed: Mapping[str, bool]) -> str:
@@ -164,7 +164,7 @@ def _stamps(certificate: Mapping[str, Any], allowed: Mapping[str, bool]) -> str:
 
 def _products(certificate: Mapping[str, Any], folder: ReleaseFolder) -> str:
     certified = {run["product"] for run in certificate["runs"]}
-    require(certified == set(folder.names), "the products on file are not the certified ones.")
+    require(certified == set(folder.names), "the products on file differ from the certificate's.")
     return first_few(folder.names)
 
 
@@ -194,7 +194,7 @@ def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[C
         later |= {"microdata": partial(_no_microdata, released)}
     product = run["product"]
     yield from (run_check(f"{product}: {name}", step) for name, step in steps.items())
-    # Measurements take as long as all that follows, and neither needs the other.
+    # Measurements take as long as all checks below, and are independent of them.
     with BackgroundCheck(
         f"{product}: measurements", partial(check_measurements, run, released)
     ) as measurements:
@@ -204,17 +204,17 @@ def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[C
 
 
 def estimated(run: Mapping[str, Any]) -> bool:
-    """Whether a certified run synthetic microdata."""
+    """Whether a certified run estimated microdata."""
     return not str(run["estimator"]).startswith("none")
 
 
 def _no_microdata(released: ReleasedProduct) -> str:
-    require(not released.mdf.exists(), "microdata of a product that was only measured.")
+    require(not released.mdf.exists(), "the product was only measured, but it has microdata.")
     return "none: measurements only"
 
 
 def check_domain(run: Mapping[str, Any], released: ReleasedProduct) -> str:
-    """Every part of the domain has a provenance, as in the released run file, and the stamp it needs."""
+    """Check that every part of the domain has the run file's provenance and the stamp it needs."""
     require(run.get("domain") is not None, "the certificate does not say where the domain comes from.")
     domain = Domain.from_dict(run["domain"])
     require(
@@ -229,14 +229,14 @@ def check_domain(run: Mapping[str, Any], released: ReleasedProduct) -> str:
         f"run/{path.name}: its provenance is not the certified one.",
     )
     private = domain.parts(Provenance.PRIVATE)
-    require(bool(private) == bool(domain.discoveries), "private parts and the acts that found them differ.")
+    require(bool(private) == bool(domain.discoveries), "private parts do not match the acts that found them.")
     stamped = {DEMONSTRATION_FRAME, DOMAIN_FROM_RECORDS} & set(run["stamps"])
     # A census publishes the unit counts of its own records, and its certificate says so without a stamp.
     public = Provenance.PUBLIC if stated["input"]["reader"] == "cef" else domain.units
     unlisted = replace(domain, units=public).from_records
     require(
         not unlisted or bool(stamped),
-        f"{first_few(unlisted)}: from the records, without the stamp {DOMAIN_FROM_RECORDS}.",
+        f"{first_few(unlisted)}: read from the records, but without the stamp {DOMAIN_FROM_RECORDS}.",
     )
     return "; ".join(
         f"{each.value}: {first_few(parts)}" for each in Provenance if (parts := domain.parts(each))
@@ -244,7 +244,7 @@ def check_domain(run: Mapping[str, Any], released: ReleasedProduct) -> str:
 
 
 def check_spine(run: Mapping[str, Any], released: ReleasedProduct) -> str:
-    """Geounits and children of every level, and the distances of every entity category, as certified."""
+    """Check geounits, children and distances of entity categories against the certificate."""
     stated = run.get("spine")
     if stated is None:
         return "not described: certified by an earlier version"
@@ -252,14 +252,14 @@ def check_spine(run: Mapping[str, Any], released: ReleasedProduct) -> str:
     found = summarise(released.spine, released.frame)
     require(
         [level.geolevel for level in certified.levels] == list(released.spine.names),
-        "the certified levels are not those of the spine.",
+        "the certified levels differ from those of the spine.",
     )
     for level, certified_level in zip(found.levels, certified.levels, strict=True):
         require(level == certified_level, f"level {level.geolevel!r} is not as certified.")
     categories = [entity.category for entity in found.entities]
     require(
         [entity.category for entity in certified.entities] == categories,
-        "the certified entity categories are not those of the frame.",
+        "the certified entity categories differ from those of the frame.",
     )
     for entity, certified_entity in zip(found.entities, certified.entities, strict=True):
         require(entity == certified_entity, f"the distances of {entity.category!r} are not as certified.")

@@ -1,4 +1,4 @@
-"""The published tables follow from the microdata; apart, so that a release begins without least squares."""
+"""Check published tables against the microdata; apart, so that a release starts without least squares."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _same_parquet(release: ReleaseFolder, path: Path) -> bool:
 
 
 def _equal(found: pa.Table, again: pa.Table) -> bool:
-    """Compare two tables: what is counted exactly, estimates but for the last digits of the machine."""
+    """Compare two tables: counts exactly, estimates up to rounding in the last digits."""
     if found.schema != again.schema or len(found) != len(again):
         return False
     return all(
@@ -84,7 +84,7 @@ def _close(one: Any, other: Any) -> bool:
     if not one.is_null().equals(other.is_null()):
         return False
     values = [np.asarray(pc.cast(pc.fill_null(column, 0), pa.float64())) for column in (one, other)]
-    whole = pa.types.is_integer(one.type)  # the end of an interval may lie on a whole number
+    whole = pa.types.is_integer(one.type)  # rounding can move the end of an interval by a whole number
     return bool(np.all(np.abs(values[0] - values[1]) <= (1.0 if whole else 1e-3)))
 
 
@@ -122,7 +122,7 @@ def _same_long(
 
 
 def _same_long_csv(release: ReleaseFolder, path: Path) -> bool:
-    """Take tables and geolevels from the name of a file."""
+    """Write the CSV again for the tables and geolevels that its file name gives."""
     with open(path, encoding="utf-8", newline="") as file:
         replicates = None if any(row["margin"] for row in csv.DictReader(file)) else 0
     stem = path.stem.removesuffix(LONG)

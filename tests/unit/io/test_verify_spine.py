@@ -38,7 +38,7 @@ CHANGES = {
     "geounits": (lambda spine: spine["levels"][2].update(geounits=4), "'tract' is not as certified"),
     "children": (lambda spine: spine["levels"][1]["fanouts"].reverse(), "'county' is not as certified"),
     "official": (lambda spine: spine["levels"][3].update(official=False), "'block_group' is not as"),
-    "level": (lambda spine: spine["levels"].pop(), "levels are not those of the spine"),
+    "level": (lambda spine: spine["levels"].pop(), "levels differ from those of the spine"),
     "distance": (lambda spine: spine["entities"][0].update(mean_distance=1.0), "distances of 'place'"),
     "before": (lambda spine: spine["entities"][0].update(standard_max=99), "distances of 'place'"),
     "category": (lambda spine: spine["entities"].clear(), "categories are not those of the frame"),
