@@ -191,7 +191,7 @@ def test_the_report_has_the_published_columns_first(linked: Linked, tmp_path: Pa
     write_report(tmp_path / "report", rows[:3])
     assert len(path.read_text().splitlines()) == 4
     (tmp_path / "report" / "other").write_text("")
-    with pytest.raises(ConfigError, match="holds other things"):
+    with pytest.raises(ConfigError, match="holds other files"):
         write_report(tmp_path / "report", rows)
 
 

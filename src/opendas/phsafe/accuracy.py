@@ -1,8 +1,7 @@
-"""The accuracy report: private tables made again and again, beside the truth. For test data only.
+"""Report the errors of repeated private tables against the truth. For test data only.
 
-Errors by noise and by truncation are kept apart. The published report compares with the exact tables of the
-non-private mode, so that its errors hold both; beside that stand here the errors by noise alone, and the bias
-by truncation alone.
+The published report compares with the exact tables of the non-private mode, so its errors include noise and
+truncation. This report adds the errors from noise alone and the bias from truncation alone.
 """
 
 from __future__ import annotations
@@ -34,28 +33,28 @@ from opendas.phsafe.validate import validate
 from opendas.privacy.relations import Neighbours
 
 _SHARE = 0.90
-_Z = 1.64  # of the published report
+_Z = 1.64  # columns of the published report
 _INPUT_TAG = "00" * 32
 
 
 @dataclass(frozen=True, slots=True)
 class AccuracyRow:
-    """Errors of one table, region type, population group and cell, over regions and trials. Confidential.
+    """Errors of one table, region type, population group and cell over regions and trials. Confidential.
 
     Parameters
     ----------
     table, region_type, iteration : str
     cell : int
     experimental_moe : float
-        90th percentile (linear interpolation) of |noisy - exact|, with what truncation leaves out.
+        90th percentile (linear interpolation) of |noisy - exact|, truncation included.
     count : int
         Number of errors.
     expected_moe : float
-        By the published formula, to one decimal.
+        Margin by the published formula, to one decimal.
     exact_moe : int
         Smallest m with P(|noise| <= m) >= 0.90.
     noise_moe : float
-        90th percentile of |noisy - truncated|: the noise alone.
+        90th percentile of |noisy - truncated|: noise alone.
     truncation_bias : float
         Mean of truncated - not truncated, in persons: never positive.
     """
@@ -79,7 +78,7 @@ class AccuracyRow:
 def run_accuracy(
     config_path: Path, data: Path, trials: int, options: HouseholdOptions
 ) -> tuple[AccuracyRow, ...]:
-    """Read a configuration and test data, and compare private tables with the truth.
+    """Compare private tables of a configuration and test data with the truth.
 
     Parameters
     ----------
@@ -87,7 +86,7 @@ def run_accuracy(
         As for a private run.
     trials : int, >= 1
     options : HouseholdOptions
-        Its seed is that of the first trial.
+        Its seed is the first trial's.
 
     Raises
     ------
@@ -110,10 +109,10 @@ def accuracy_report(
     progress: Callable[[str, int, int], None] | None = None,
     derived: tuple[Derived, ...] = DERIVED,
 ) -> tuple[AccuracyRow, ...]:
-    """Make the private tables `trials` times in memory and compare them with the truth.
+    """Compute the private tables `trials` times in memory and compare them with the truth.
 
-    Nothing is charged to a ledger, so that nothing of it may be released, and no data that need protection
-    may be used.
+    No ledger is charged, so nothing of the report may be released, and data that need protection must not be
+    used.
 
     Parameters
     ----------
@@ -121,7 +120,7 @@ def accuracy_report(
     linked : Linked
     trials : int, >= 1
     seed : int
-        The first trial's; the others follow.
+        Seed of the first trial; later trials count up from it.
     progress : callable(stage, done, total), optional
     derived : tuple of Derived
 
@@ -178,7 +177,8 @@ def _rows(
     Parameters
     ----------
     errors : int64 (3, trials, regions, groups, cells)
-        Of noise and truncation, of noise alone in absolute values; by truncation alone.
+        Absolute errors from noise and truncation, absolute errors from noise alone, and errors from
+        truncation.
     """
     every: tuple[Table | Derived, ...] = (*derived, *plan.config.tables)
     declared = next(one for one in every if one.name == name)
@@ -193,7 +193,7 @@ def _rows(
     bias = truncation.mean(axis=(0, 1))
     for group, code in enumerate(level.iteration.codes):
         for position, cell in enumerate(declared.cells):
-            # A sum of k cells has sqrt(k) times the margin of one.
+            # The margin of a sum of k cells is sqrt(k) times that of one cell.
             parts = len(declared.cells[cell]) if isinstance(declared, Derived) else 1
             yield AccuracyRow(
                 table=name,
@@ -229,22 +229,22 @@ def published_moe(noise: LevelNoise, plan: Plan) -> float:
 
 
 def write_report(folder: Path, rows: Sequence[AccuracyRow]) -> Path:
-    """Write a report as the published one: one ``|``-delimited file, further columns at the end.
+    """Write a report in the published form, one ``|``-delimited file, with further columns at the end.
 
     Parameters
     ----------
     folder : Path
-        New, empty, or that of an earlier report. It becomes readable for its owner only.
+        New, empty, or with an earlier report. Only its owner can read it afterwards.
 
     Raises
     ------
     ConfigError
-        If the folder holds something else, or lies in a release.
+        If the folder holds other files, or lies in a release.
     """
     path = folder / PART_FILE
     refuse_inside_release(folder)
     if folder.exists() and (not folder.is_dir() or any(one != path for one in folder.iterdir())):
-        raise ConfigError(f"{folder} holds other things; choose an empty or new folder for --out.")
+        raise ConfigError(f"{folder} holds other files; choose an empty or new folder for --out.")
     make_folder(folder)
     folder.chmod(0o700)
     published = {"iteration": "iteration_code", "cell": "data_cell"}

@@ -1,6 +1,6 @@
-"""The certificate of the household tables: what was released, its noise, and what it cost under every bound.
+"""Write the certificate of the household tables: the tables, their noise and their loss under every bound.
 
-Nothing here is confidential. Losses are exact fractions; each relation and each bound is derived by itself.
+Nothing here is confidential. Losses are exact fractions, derived separately for each relation and bound.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from opendas.version import issue_date
 
 FORMAT = "opendas phsafe certificate 2"
 DELTA = Fraction(1, 10**10)
-"""Where epsilon is quoted."""
+"""Delta at which epsilon is quoted."""
 
 _BY_SIZE = (Neighbours.UNBOUNDED, Neighbours.BOUNDED)
 
@@ -57,7 +57,7 @@ _NOTHING_EXACT = "No statistic of the confidential data is published exactly."
 
 
 def run_stamps(plan: Plan, *, seeded: bool) -> tuple[str, ...]:
-    """Return the stamps of a run: noise from a seed, or an infinite budget, is not for release."""
+    """Return the stamps of a run; noise from a seed or an infinite budget is not for release."""
     return (NOT_FOR_RELEASE,) if seeded or plan.config.is_infinite else ()
 
 
@@ -82,10 +82,10 @@ def household_certificate(
         The tables.
     derived : iterable of Derived
     account : AccountFacts, optional
-        By default one that knows this run only.
+        By default, an account of this run only.
     seeded : bool
     key : str
-        Where the run key was when the tables were complete.
+        Custody of the run key when the tables were complete.
     version, commit, issued : str
     """
     stamps = run_stamps(plan, seeded=seeded)
@@ -161,7 +161,7 @@ def issue_certificate(
         commit=commit,
         issued=issue_date(),
     )
-    (out / SIGNATURE).unlink(missing_ok=True)  # of an earlier certificate
+    (out / SIGNATURE).unlink(missing_ok=True)  # it signs an earlier certificate
     write_atomic(out / CERTIFICATE, certificate_bytes(certificate))
     return certificate
 
@@ -199,13 +199,13 @@ def _derived_row(plan: Plan, derived: Derived) -> dict[str, Any]:
 
 
 def _margins(table: Table | Derived, law: Noise, codes: Iterable[int]) -> dict[str, int]:
-    """Return the margins of sums of cells, each with noise of its own."""
+    """Return the margins of cells and of sums of cells with independent noise."""
     margins = cell_margins(table, law)
     return {str(code): margins[code] for code in codes}
 
 
 def _totals(plan: Plan) -> list[dict[str, Any]]:
-    """Sum over tables and levels, for each bound and relation, and for each table by itself."""
+    """Sum losses over tables and levels, for each bound and relation, in all and for each table."""
     names = list(plan.config.budgets)
     return [
         {
@@ -245,7 +245,7 @@ def _guarantee(plan: Plan, stamps: Sequence[str], key: str) -> list[str]:
 
 
 def _draws(plan: Plan) -> int:
-    """Return the number of answers with noise: regions times groups times cells, over tables and levels."""
+    """Count the noisy answers: regions times groups times cells, over tables and levels."""
     states = plan.config.state_filter
     return sum(
         len(regions(level.geography, states)) * len(level.iteration.codes) * len(table.cells)

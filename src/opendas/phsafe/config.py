@@ -1,8 +1,8 @@
-"""The published configuration, ``config.json``: read strictly, budgets as the exact decimals written.
+"""Read the published configuration, ``config.json``, strictly, with budgets as exact decimals.
 
-Every mistake of a file is reported in one error. Keys that the published program does not know are passed
-over with a warning, as it does; everything it would accept by accident (a tau of zero or ``true``, a key
-given twice, a budget for a level that a table does not have) is refused.
+One error reports every mistake in a file. As in the published program, unknown keys give a warning and are
+ignored. What that program accepts by accident (a tau of zero or ``true``, a repeated key, a budget for a
+level that a table does not have) is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KEYS = ("privacy_budget", "tau", "state_filter", "reader", "privacy_defn")
 
 
 class Mode(StrEnum):
-    """What ``opendas phsafe`` does."""
+    """Modes of ``opendas phsafe``."""
 
     PRIVATE = "private"
     NON_PRIVATE = "non-private"
@@ -49,23 +49,23 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A configuration, understood.
+    """A parsed configuration.
 
     Parameters
     ----------
     state_filter : tuple of str
-        Two-digit FIPS codes in order: the states of the region grid.
+        Two-digit FIPS codes of the states in the region grid, in order.
     reader : str
         ``csv`` or ``cef``.
     mechanism : Mechanism or None
-        Discrete Gaussian under zCDP, discrete Laplace under pure differential privacy. None, as with the
-        two below, where a configuration for the non-private mode does not say.
+        Discrete Gaussian under zCDP, discrete Laplace under pure differential privacy. This and the next two
+        are None if a configuration for the non-private mode omits them.
     budgets : mapping of str to mapping of Level to (Fraction, > 0, or "infinity")
-        Per table and level, rho or epsilon. Levels of budget zero are left out, and tables without any level.
+        Per table and level, rho or epsilon, without levels of budget zero and tables without a level.
     tau : mapping of str to int
-        Persons that a household counts with at most, per table of persons.
+        Largest number of persons counted of a household, per table of persons.
     tables : tuple of Table
-        The measured tables that the configuration speaks about.
+        The measured tables that the configuration may name.
     """
 
     state_filter: tuple[str, ...]
@@ -77,11 +77,13 @@ class Config:
 
     def __post_init__(self) -> None:
         if len({table.name for table in self.tables}) < len(self.tables):
-            raise ConfigError("two tables are declared under one name: they would share their noise.")
+            raise ConfigError(
+                "two tables are declared under one name, so they would share their noise; rename one of them."
+            )
 
     @property
     def measured(self) -> tuple[tuple[Table, Level, Loss], ...]:
-        """Every table and level with a budget, in the order of the published program."""
+        """Tables and levels with a budget, in the order of the published program."""
         return tuple(
             (table, level, self.budgets[table.name][level])
             for table in self.tables
@@ -91,7 +93,7 @@ class Config:
 
     @property
     def is_infinite(self) -> bool:
-        """Whether some level is to be released without noise."""
+        """Whether any level is released without noise."""
         return any(loss == INFINITE for _, _, loss in self.measured)
 
     @property
@@ -107,14 +109,14 @@ def read_config(path: Path, mode: Mode, tables: tuple[Table, ...] = TABLES) -> C
     ----------
     path : Path
     mode : Mode
-        The non-private mode needs ``state_filter`` and ``reader`` only, and looks at nothing else.
+        The non-private mode reads ``state_filter`` and ``reader`` only.
     tables : tuple of Table
         The measured tables; an agency adds its own.
 
     Raises
     ------
     ConfigError
-        With everything that is wrong.
+        With every mistake.
     """
     try:
         with open(path, encoding="utf-8-sig", opener=at_once) as file:
@@ -131,7 +133,7 @@ def read_config(path: Path, mode: Mode, tables: tuple[Table, ...] = TABLES) -> C
 def parse_config(
     text: str, mode: Mode, tables: tuple[Table, ...] = TABLES, *, name: str = "config.json"
 ) -> Config:
-    """Understand the text of a configuration; see :func:`read_config`."""
+    """Parse the text of a configuration; see :func:`read_config`."""
     try:
         document = json.loads(
             text,
@@ -142,7 +144,7 @@ def parse_config(
         )
     except json.JSONDecodeError as error:
         raise ConfigError(
-            f"{name}, line {error.lineno}, column {error.colno}: this is no JSON ({error.msg})."
+            f"{name}, line {error.lineno}, column {error.colno}: this is not valid JSON ({error.msg})."
         ) from None
     except RecursionError:
         raise ConfigError(f"{name}: objects are nested too deeply.") from None
@@ -156,13 +158,13 @@ def parse_config(
 
 
 class _Number(str):
-    """A number as it was written; what JSON has no text for comes as a str too, so the types differ."""
+    """A number as written; a type of its own, because JSON texts are str too."""
 
     __slots__ = ()
 
 
 class _Object(dict[str, Any]):
-    """An object that remembers keys given twice."""
+    """An object that records repeated keys."""
 
     def __init__(self, pairs: Iterable[tuple[str, Any]]) -> None:
         listed = list(pairs)
@@ -172,7 +174,7 @@ class _Object(dict[str, Any]):
 
 
 class _Checker:
-    """Collects everything that is wrong."""
+    """Collects every mistake of a configuration."""
 
     def __init__(self, tables: tuple[Table, ...]) -> None:
         self.tables = tables
@@ -182,7 +184,7 @@ class _Checker:
         self._once("", document)
         for key in document:
             if key not in _KEYS:
-                _log.warning("configuration: the key %r is not known and passed over", key)
+                _log.warning("configuration: the key %r is unknown and ignored", key)
         wanted = ("state_filter", "reader") if mode is Mode.NON_PRIVATE else _KEYS
         for key in wanted:
             if key not in document:
@@ -286,7 +288,7 @@ class _Checker:
 
 
 def _shown(value: Any) -> str:
-    """Show a value of the configuration, which is public, shortly."""
+    """Return a short text for a value of the configuration, which is public."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, _Number):
@@ -298,7 +300,7 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """A configuration with what the command line adds: all that its noise depends on but key and input.
+    """A configuration with the command line's choices: all that fixes the noise except key and input.
 
     Parameters
     ----------
@@ -309,7 +311,7 @@ class Plan:
     Raises
     ------
     ConfigError
-        If the configuration gives no level a budget, or a budget to a table that sums a column.
+        If no level has a budget, or a table that sums a column has one.
     """
 
     config: Config
@@ -317,7 +319,7 @@ class Plan:
     truncation: Truncation = Truncation.KEYED
 
     def __post_init__(self) -> None:
-        # A plain text would compare as another bound or selection further down.
+        # A plain str would later compare unequal to the enum member.
         object.__setattr__(self, "sensitivity", Sensitivity(self.sensitivity))
         object.__setattr__(self, "truncation", Truncation(self.truncation))
         if self.config.mechanism is None or not self.config.measured:
@@ -339,15 +341,15 @@ class Plan:
 
     @cached_property
     def noise(self) -> tuple[LevelNoise, ...]:
-        """Noise and losses of every table and level with a budget."""
+        """Noise and losses of every table and level that has a budget."""
         return plan_noise(self.config.measured, self.config.tau, self.mechanism, self.sensitivity)
 
     def loss(self, relation: Neighbours) -> Loss:
-        """Return what the run is charged under a relation: by the bound that its noise was made for."""
+        """Return the loss charged for the run under a relation, by the bound that calibrated its noise."""
         return total_loss(self.noise, self.sensitivity, relation)
 
     def digest(self) -> str:
-        """Return 64 hexadecimal digits that name the plan."""
+        """Return the plan's digest, 64 hexadecimal digits."""
         config = self.config
         tables = [
             {

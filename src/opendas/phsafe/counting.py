@@ -1,7 +1,7 @@
-"""Exact counts of every table, level, region, population group and cell. Confidential.
+"""Count every table, level, region, population group and cell exactly. Confidential.
 
-A table is counted once, into a cube states x races x origins x cells; its levels are sums over axes of it.
-Cubes add up over any partition of the households, so that an engine may count a nation in parts.
+Each table is counted once, into a cube states x races x origins x cells, and its levels are sums over axes.
+Cubes add up over any partition of the households, so an engine may count a nation in parts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def counted_rows(table: Table, linked: Linked, *, truth: bool = False) -> Joined
     table : Table
     linked : Linked
     truth : bool
-        With the further unit filter of the non-private mode.
+        Apply the further unit filter of the non-private mode.
     """
     persons, units = linked.persons, linked.units
     unit_filters = [table.unit_filter, table.truth_filter if truth else None]
@@ -57,7 +57,7 @@ def counted_rows(table: Table, linked: Linked, *, truth: bool = False) -> Joined
 
 
 def truncated(rows: Joined, tau: int, mode: Truncation, key: bytes | None) -> Joined:
-    """Keep at most `tau` persons of each unit; only units above it are looked at.
+    """Keep at most `tau` persons of each unit; smaller units are not sorted.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def truncated(rows: Joined, tau: int, mode: Truncation, key: bytes | None) -> Jo
     tau : int
     mode : Truncation
     key : bytes or None
-        For the keyed order.
+        Key of the keyed order.
     """
     if rows.person_rows is None or not len(rows):
         return rows
@@ -96,11 +96,11 @@ def count_cube(table: Table, rows: Joined, state: npt.NDArray[np.int8], states: 
     Returns
     -------
     int64 (states, 8, 3, cells), or (states, 1, 1, cells) for a table without population groups
-        The last race and the last origin hold rows of no group. Rows without a cell are in none.
+        The last race and the last origin count rows outside every group. Rows without a cell are not counted.
 
     Notes
     -----
-    Sexton et al. (2024), Algorithm 4, of all population groups at once.
+    Sexton et al. (2024), Algorithm 4, for all population groups at once.
     """
     races, origins = (_RACES, _ORIGINS) if table.has_groups else (1, 1)
     shape = (states, races, origins, len(table.cells))
@@ -162,10 +162,10 @@ def count_tables(
     plan : Plan
     linked : Linked
     keys : mapping of str to bytes
-        Of the keyed selections, by table.
+        Keys of the keyed selections, by table.
     progress : callable(stage, done, total), optional
     before : mapping of str to Joined, optional
-        The rows of each table before truncation, where the caller has them.
+        Rows of each table before truncation, if the caller has them.
 
     Returns
     -------
@@ -174,7 +174,7 @@ def count_tables(
 
     Notes
     -----
-    Sexton et al. (2024), Algorithm 1 and Algorithm 2, but for the noise.
+    Sexton et al. (2024), Algorithm 1 and Algorithm 2, without the noise.
     """
     tables = [table for table in plan.config.tables if table.name in plan.config.budgets]
     cubes = {}
@@ -189,7 +189,7 @@ def count_tables(
 
 
 def exact_cubes(tables: Mapping[str, Table], linked: Linked, states: int) -> dict[str, Ints]:
-    """Return the cube of each table as the non-private mode counts it, by the name of the output."""
+    """Return the cube of each table as the non-private mode counts it, by output name."""
     return {
         name: count_cube(table, counted_rows(table, linked, truth=True), linked.state, states)
         for name, table in tables.items()

@@ -1,8 +1,8 @@
-"""The output folder of the household tables: the published folders, with ours beside them.
+"""The output folder of the household tables: the published folders, and this program's own files.
 
-Private: table folders, ``certificate.json``, ``ledger.jsonl`` (0600) and ``confidential/`` (0700), which has
-key and state. Non-private: the folder itself is 0700, for all of it is confidential. A folder holds output of
-one kind only; ``confidential/mode`` says which.
+Private: table folders, ``certificate.json``, ``ledger.jsonl`` (0600) and ``confidential/`` (0700) with key
+and state. Non-private: the folder itself is 0700, because all of it is confidential. A folder holds output of
+one kind only, named in ``confidential/mode``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from opendas.report.certificate import CERTIFICATE
 from opendas.runs.workspace import Workspace, holds_files
 
 PRODUCT = "phsafe"
-"""Name of the run in ledger, state and key file."""
+"""Product name of the run in ledger, state and key file."""
 
 _MODE = Path("confidential", "mode")
 
 
 def stored_mode(out: Path) -> Mode | None:
-    """Return the kind of output a folder holds, None where it is no folder of ours."""
+    """Return the kind of output in a folder; None if this program did not create it."""
     path = out / _MODE
     if not path.is_file():
         return None
@@ -35,7 +35,7 @@ def stored_mode(out: Path) -> Mode | None:
 
 
 def refuse_other(out: Path, mode: Mode) -> None:
-    """Refuse a folder that holds something else than output of this kind.
+    """Refuse a folder with anything other than output of this kind.
 
     Raises
     ------
@@ -52,18 +52,18 @@ def refuse_other(out: Path, mode: Mode) -> None:
         return
     if stored is not None:
         raise ConfigError(
-            f"{out} holds {stored} output; {mode} output goes into a folder of its own, so that nobody takes "
+            f"{out} holds {stored} output; {mode} output needs its own folder, so that nobody takes "
             "exact counts for protected ones."
         )
     found = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
     if found and holds_files(out):
         raise ConfigError(
-            f"{out} holds other things, for instance {found[0]}; choose an empty or new folder for OUT."
+            f"{out} holds other files, for instance {found[0]}; choose an empty or new folder for OUT."
         )
 
 
 def refuse_inside_release(out: Path) -> None:
-    """Refuse a folder for exact counts within one that is published; its ``confidential/`` is none.
+    """Refuse a folder for exact counts inside a published folder, except under ``confidential/``.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def refuse_inside_release(out: Path) -> None:
 
 
 class HouseholdWorkspace(Workspace):
-    """The folder of a private run, locked while it is open; see :class:`opendas.runs.workspace.Workspace`."""
+    """The folder of a private run, locked while open; see :class:`opendas.runs.workspace.Workspace`."""
 
     def __init__(self, out: Path, ledger: Path | None = None, *, group_writable: bool = False) -> None:
         super().__init__(out, ledger, group_writable=group_writable)
@@ -88,30 +88,30 @@ class HouseholdWorkspace(Workspace):
             write_atomic(out / _MODE, f"{Mode.PRIVATE}\n".encode())
 
     def refuse(self, out: Path) -> None:
-        """Refuse a folder that is not ours, or holds exact counts."""
+        """Refuse a folder that this program did not create, or that holds exact counts."""
         refuse_other(out, Mode.PRIVATE)
 
     @property
     def release(self) -> Path:
-        """The tables stand in the output folder itself."""
+        """The output folder itself, which holds the tables."""
         return self.out
 
     @property
     def state(self) -> Path:
-        """Under ``confidential/``, since the folder has the published layout."""
+        """Path of the state, under ``confidential/`` because the folder has the published layout."""
         return self.confidential / "state"
 
 
 @contextmanager
 def exact_folder(out: Path) -> Iterator[Path]:
-    """Open the folder of a non-private run, for its owner only; a new one goes away if the run fails.
+    """Open the folder of a non-private run for its owner only; remove a new one if the run fails.
 
     Raises
     ------
     ConfigError
-        If it holds something else.
+        If it holds other files.
     EnvironmentFailure
-        If it cannot be made.
+        If it cannot be created.
     """
     refuse_other(out, Mode.NON_PRIVATE)
     fresh = not out.exists() or not any(out.iterdir())

@@ -1,8 +1,8 @@
-"""Margins of error, exact, and the budget, tau or margin that the others imply.
+"""Compute exact margins of error, and solve for the budget, tau or margin given the others.
 
-The margin of an answer is the smallest integer m with ``P(|X| <= m) >= 0.90`` for the noise that is drawn.
-The published formula ``z sigma`` is offered by name for comparison: it is a continuous approximation, and
-the paper's text (z = 1.64) and its Table 10 (z = 1.645) do not use the same one.
+The margin of an answer is the smallest integer m with ``P(|X| <= m) >= 0.90`` under the noise law. The
+published formula ``z sigma`` serves for comparison. It is a continuous approximation, and the paper uses z =
+1.64 in its text and z = 1.645 in its Table 10.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 NINETY: Final = Fraction(9, 10)
-"""The confidence of published margins."""
+"""Confidence level of published margins."""
 
 PRODUCTION_TAU: Final = MappingProxyType({"PH1_num": 10, "PH2": 10, "PH3": 6, "PH4": 10, "PH6": 6, "PH7": 10})
 """Truncation thresholds of the 2020 production run."""
@@ -49,7 +49,7 @@ PRODUCTION_TAU: Final = MappingProxyType({"PH1_num": 10, "PH2": 10, "PH3": 6, "P
 PUBLISHED_Z: Final[Mapping[str, Fraction]] = MappingProxyType(
     {"table": Fraction("1.645"), "text": Fraction("1.64")}
 )
-"""Constants of the formula: the one that Table 10 was computed with, and the one of the paper's text."""
+"""Constants z of the formula: that of Table 10, and that of the paper's text."""
 
 _TAUS: Final = range(1, 21)
 _MOST_DIGITS: Final = 12
@@ -73,7 +73,7 @@ def margin(law: Noise, confidence: Fraction = NINETY) -> int:
 
 
 def cell_margins(table: Table | Derived, law: Noise, confidence: Fraction = NINETY) -> dict[int, int]:
-    """Return the margin of every cell of a table, totals included.
+    """Return the margin of every cell of a table, including totals.
 
     Parameters
     ----------
@@ -94,8 +94,8 @@ def cell_margins(table: Table | Derived, law: Noise, confidence: Fraction = NINE
 def formula_margin(law: DiscreteGaussian, z: Fraction = PUBLISHED_Z["text"]) -> int:
     """Return ``floor(z sigma)``, the paper's margin.
 
-    The paper says that it holds with at least 90 %. With z = 1.64, below the normal quantile 1.64485, it
-    does not always: ``sigma2 = 92401.68`` gives 498, and the exact margin is 500.
+    The paper states a confidence of at least 90 %. With z = 1.64, below the normal quantile 1.64485, this can
+    fail: ``sigma2 = 92401.68`` gives 498, and the exact margin is 500.
 
     Notes
     -----
@@ -107,7 +107,7 @@ def formula_margin(law: DiscreteGaussian, z: Fraction = PUBLISHED_Z["text"]) -> 
 def formula_budget(
     target: int, l2_squared: int, z: Fraction = PUBLISHED_Z["table"], digits: int = 6
 ) -> Fraction:
-    """Return ``z^2 D2^2 / (2 target^2)`` rounded to decimals, the paper's budget for a margin.
+    """Return ``z^2 D2^2 / (2 target^2)``, the paper's budget for a margin, rounded to decimals.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def least_budget(
     summed: int = 1,
     digits: int = 8,
 ) -> Fraction:
-    """Return the least budget whose margin is at most the target.
+    """Return the least budget with a margin at most the target.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def least_budget(
         Decides whether the budget is rho or epsilon.
     confidence : Fraction, in [0, 1)
     summed : int, >= 1
-        Number of independent answers that the margin is of: 1 for a cell, more for a total.
+        Number of independent answers in the sum: 1 for a cell, more for a total.
     digits : int
         The budget is a multiple of ``10**-digits``; every multiple below it has a larger margin.
 
@@ -172,8 +172,8 @@ def least_budget(
 
     Notes
     -----
-    The margin falls as the budget grows (the laws have monotone likelihood ratios in ``|x|``), so the search
-    is a bisection, and each step is decided exactly.
+    The margin falls as the budget grows, because the laws have monotone likelihood ratios in ``|x|``. The
+    search is a bisection, and each step is decided exactly.
 
     Examples
     --------
@@ -183,7 +183,7 @@ def least_budget(
     _check_positive("target", target)
     _check_positive("summed", summed)
     if isinstance(digits, bool) or not isinstance(digits, int) or not 0 <= digits <= _MOST_DIGITS:
-        raise ConfigError(f"digits: a number of decimals from 0 to {_MOST_DIGITS}.")
+        raise ConfigError(f"digits: expected a number of decimals from 0 to {_MOST_DIGITS}.")
     unit = Fraction(1, 10**digits)
 
     def enough(count: int) -> bool:
@@ -203,19 +203,19 @@ def largest_tau(
     confidence: Fraction = NINETY,
     summed: int = 1,
 ) -> int | None:
-    """Return the largest tau whose margin under a budget is at most the target.
+    """Return the largest tau with a margin at most the target under a budget.
 
     Parameters
     ----------
     target, budget, sensitivity, mechanism, confidence, summed
         As for :func:`least_budget`.
     cells : int, >= 1
-        Counts of one region; only 1 differs from the others.
+        Counts of one region; all values above 1 give the same result.
 
     Returns
     -------
     int or None
-        None where even tau = 1 misses the target.
+        None if even tau = 1 misses the target.
     """
     _check_positive("target", target)
 
@@ -229,7 +229,7 @@ def largest_tau(
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """Numbers that belong together.
+    """A budget, its noise law and its margin for given answers.
 
     Parameters
     ----------
@@ -250,11 +250,11 @@ class Solution:
 
     @property
     def tau(self) -> int | None:
-        """Persons kept of a household, None for tables of units."""
+        """Persons kept of a household; None for tables of units."""
         return self.answers.rows if self.answers.is_joined else None
 
     def loss(self, relation: Neighbours, sensitivity: Sensitivity | None = None) -> Fraction:
-        """Return what the noise costs under a relation, and under another bound if asked."""
+        """Return the loss under a relation, by the solution's bound or by another one."""
         return self.answers.loss(self.law, sensitivity or self.sensitivity, relation)
 
 
@@ -272,30 +272,30 @@ def solve(
     digits: int = 8,
     taus: Iterable[int] = _TAUS,
 ) -> tuple[Solution, ...]:
-    """Return what follows from any of target, tau, budget and sensitivity.
+    """Return every solution for the given target, tau, budget and sensitivity.
 
     Parameters
     ----------
     target : int, optional
-        Largest margin wanted. With tau, the least budget that meets it; with a budget, the largest tau.
+        Largest allowed margin. With tau, solves for the least budget; with a budget, for the largest tau.
     tau : int, optional
-        Persons kept of a household. Without it, where it cannot be solved for, every one of `taus`.
+        Persons kept of a household. Without it, and if it cannot be solved for, each of `taus`.
     budget : Fraction, optional
-        Unbounded loss. With tau, the margin.
+        Unbounded loss. With tau, solves for the margin.
     sensitivity : Sensitivity, optional
-        Without it, both.
+        By default, both.
     units : bool
         True for tables of units, which have no tau.
     cells, mechanism, confidence, summed, digits
         As for :func:`least_budget` and :func:`largest_tau`.
     taus : iterable of int
-        Values to go through.
+        Values to try.
 
     Returns
     -------
     tuple of Solution
-        One for each sensitivity (and tau, where they are gone through) for which there is one; with
-        everything given, those that meet the target.
+        One for each sensitivity (and each tau tried) that has a solution; with everything given, those that
+        meet the target.
 
     Raises
     ------
@@ -308,7 +308,7 @@ def solve(
     [('paper', 68), ('tight', 44)]
     """
     if target is None and budget is None:
-        raise ConfigError("Give a target margin or a budget: without either, nothing follows.")
+        raise ConfigError("Give a target margin or a budget; one of them is needed.")
     if units and tau is not None:
         raise ConfigError("tau: tables of units are not truncated.")
     largest = partial(largest_tau, cells=cells, mechanism=mechanism, confidence=confidence, summed=summed)
@@ -334,7 +334,7 @@ def solve(
 def _guess(
     target: int, answers: Answers, sensitivity: Sensitivity, mechanism: Mechanism, summed: int
 ) -> Fraction:
-    """Return about the least budget: the continuous formula with the half-integer correction."""
+    """Return an initial value of the least budget: the continuous formula with half-integer correction."""
     if mechanism.is_zcdp:
         sensitive = answers.l2_squared(sensitivity, Neighbours.UNBOUNDED)
         return Fraction(27055, 10**4) * summed * sensitive / (2 * (target + Fraction(1, 2)) ** 2)
@@ -343,7 +343,7 @@ def _guess(
 
 
 def _least(holds: Callable[[int], bool], guess: int) -> int:
-    """Return the least positive integer that a property holds for, which then holds for all larger ones."""
+    """Return the least positive integer with a property that all larger integers have."""
     step = 1
     if holds(guess):
         high, low = guess, guess - 1
@@ -365,7 +365,7 @@ def _check_positive(name: str, value: int) -> None:
         raise ConfigError(f"{name}: expected a positive integer, found {shown}.")
 
 
-# Table 10: the parameters of the production run, by tau (None: units) for nation, state, state by race.
+# Table 10: production parameters by tau (None: units) for nation, state, state by race.
 _TARGETS: Final = {10: (500, 200, 68), 6: (500, 200, 20), None: (500, 200, 68)}
 _PUBLISHED: Final = {
     10: ("0.002619", "0.016371", "0.141622"),

@@ -1,7 +1,7 @@
-"""Where key and truth meet: truncated counts and noise become the private tables.
+"""Add noise to truncated counts, giving the private tables: the only step with both key and truth.
 
-Each table and level has a noise key of its own, bound to plan and input; within it, a draw is addressed by
-level, region, population group and cell of the full grid, zeros included.
+Each table and level has its own noise key, bound to plan and input. Level, region, population group and cell
+of the full grid, zeros included, address a draw.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from opendas.sampling.noise import NoiseSource
 
 
 class CountTables(Protocol):
-    """Counts the tables of a plan after truncation; engines differ in where."""
+    """Protocol of engines: count the tables of a plan after truncation."""
 
     def __call__(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
         """Return the cube of each table with a budget."""
@@ -31,7 +31,7 @@ class CountTables(Protocol):
 
 
 def prepare_samplers(plan: Plan) -> None:
-    """Build the exact sampling tables of every law, so that a law too wide is refused before any draw.
+    """Build the exact sampling tables of every law, so that too wide a law is refused before any draw.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def prepare_samplers(plan: Plan) -> None:
 
 
 def truncation_keys(plan: Plan, key: RunKey) -> dict[str, bytes]:
-    """Return the key of each table's selection; none for the public order."""
+    """Return the key of each table's selection; empty for the public order."""
     if plan.truncation is not Truncation.KEYED:
         return {}
     return {name: key.derive(KEY_PURPOSE, name.encode()) for name in plan.config.budgets}
@@ -56,7 +56,7 @@ def measure(
     input_tag: str,
     derived: tuple[Derived, ...] = DERIVED,
 ) -> tuple[OutputTable, ...]:
-    """Count, add noise, and lay out every table with a budget and those derived from them.
+    """Count, add noise, and lay out every table with a budget and the tables derived from them.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def measure(
     Returns
     -------
     tuple of OutputTable
-        Private, given the key stays secret and no budget is infinite.
+        Private if the key stays secret and every budget is finite.
 
     Notes
     -----
@@ -100,7 +100,7 @@ def _draw(key: bytes, law: Noise, level: Level, shape: tuple[int, ...]) -> Ints:
 
 
 def _variance(law: Noise | None) -> float:
-    """Return the published VARIANCE: a Gaussian's parameter, the variance of a geometric, 0 without noise."""
+    """Return the published VARIANCE: sigma squared (Gaussian), the exact variance (geometric), or 0."""
     if law is None:
         return 0.0
     return float(law.sigma2) if isinstance(law, DiscreteGaussian) else law.variance

@@ -1,4 +1,4 @@
-"""Regions, iterations and population group levels of the tables.
+"""Define regions, iterations and population group levels of the tables.
 
 Notes
 -----
@@ -15,10 +15,10 @@ from opendas.geography.states import STATES
 from opendas.privacy.relations import Mechanism
 
 PUERTO_RICO = "72"
-"""FIPS code of Puerto Rico, which is a run of its own."""
+"""FIPS code of Puerto Rico, which needs a separate run."""
 
 STATE_CODES = frozenset(state.fips for state in STATES)
-"""FIPS codes that a state filter may hold: the states, the District of Columbia and Puerto Rico."""
+"""FIPS codes allowed in a state filter: the states, the District of Columbia and Puerto Rico."""
 
 
 class Geography(StrEnum):
@@ -29,7 +29,7 @@ class Geography(StrEnum):
 
     @property
     def region_type(self) -> str:
-        """The word in the column REGION_TYPE."""
+        """Value of the column REGION_TYPE."""
         return self.value.upper()
 
 
@@ -61,7 +61,7 @@ class Level:
 
     @property
     def name(self) -> str:
-        """Name as in the configuration."""
+        """Name in the configuration."""
         return f"{self.geography}_{self.iteration}"
 
     def __str__(self) -> str:
@@ -71,16 +71,16 @@ class Level:
 LEVELS: tuple[Level, ...] = tuple(
     Level(geography, iteration) for geography in Geography for iteration in Iteration
 )
-"""All six, in the order of the published program."""
+"""All six levels, in the order of the published program."""
 
 
 def find_level(name: str) -> Level | None:
-    """Return the level with a name, None if there is none."""
+    """Return the level of a name; None if there is none."""
     return next((level for level in LEVELS if level.name == name), None)
 
 
 def regions(geography: Geography, state_filter: Iterable[str]) -> tuple[str, ...]:
-    """Return the REGION_ID of each region of a run, in order: from the configuration, never from the data.
+    """Return the REGION_ID of each region of a run, in order, from the configuration alone.
 
     Parameters
     ----------
@@ -102,12 +102,12 @@ def regions(geography: Geography, state_filter: Iterable[str]) -> tuple[str, ...
 
 
 class NoiseDistribution(StrEnum):
-    """Noise distributions, as the column NOISE_DISTRIBUTION names them."""
+    """Values of the column NOISE_DISTRIBUTION."""
 
     GAUSSIAN = "Discrete Gaussian"
     GEOMETRIC = "Two-Sided Geometric"
 
     @classmethod
     def of(cls, mechanism: Mechanism) -> NoiseDistribution:
-        """Return the noise of a mechanism."""
+        """Return the noise distribution of a mechanism."""
         return cls.GAUSSIAN if mechanism.is_zcdp else cls.GEOMETRIC

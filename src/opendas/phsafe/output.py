@@ -1,7 +1,7 @@
-"""The published output: one folder a table, one ``|``-delimited file in it.
+"""Write the published output: a folder for each table, with one ``|``-delimited file.
 
-Folders are written beside their place and moved there when all of them are whole, so that an interruption
-leaves either no table or whole ones.
+Folders are written under a temporary name and moved when all are complete, so an interruption never leaves
+part of a table.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from opendas.phsafe.tables import DERIVED, OUTPUTS, Derived, Table
 
 PART_FILE = "part-00000-opendas-c000.csv"
 STAGING = ".tables.partial"
-"""Folder in the output folder where tables are written before they take their place."""
+"""Folder inside the output folder where tables are written before they are moved."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -35,11 +35,11 @@ class Block:
     level : Level
     counts : int64 (regions, groups, cells)
     noise : str or None
-        Name of the noise distribution; None for exact counts, which have neither of the two last columns.
+        Name of the noise distribution; None for exact counts, which lack the last two columns.
     variance : float
-        Of each cell, in squared counts; 0 where nothing was added.
+        Of each cell, in squared counts; 0 without noise.
     factors : tuple of int
-        For each cell, how many measured cells it sums: its variance is as many times `variance`.
+        For each cell, the number of measured cells it sums, which multiplies `variance`.
     """
 
     level: Level
@@ -51,18 +51,18 @@ class Block:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class OutputTable:
-    """A table as it is written.
+    """A table to be written.
 
     Parameters
     ----------
     name : str
     has_groups : bool
-        Whether it has the column ITERATION_CODE.
+        Whether the table has the column ITERATION_CODE.
     cells : tuple of int
         Codes of the cells.
     blocks : tuple of Block
     skip_zeros : bool
-        Leave out rows that count nothing, as the non-private mode does.
+        Omit rows with count 0, as the non-private mode does.
     """
 
     name: str
@@ -73,7 +73,7 @@ class OutputTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The header."""
+        """Column names of the header."""
         noisy = any(block.noise is not None for block in self.blocks)
         return (
             "REGION_ID",
@@ -90,7 +90,7 @@ class OutputTable:
         return np.asarray(block.counts[..., [self.cells.index(cell) for cell in cells]])
 
     def text(self, state_filter: Sequence[str]) -> str:
-        """Return the content of the file: header, then level by level, region, group, cell."""
+        """Return the text of the file: header, then rows by level, region, group and cell."""
         lines = ["|".join(self.columns)]
         for block in self.blocks:
             lines += self._lines(block, state_filter)
@@ -125,31 +125,31 @@ def exact_tables(
     config : Config
     linked : Linked
     derived : tuple of Derived
-        Further tables; they have a count of their own here where the published mode has one.
+        Further tables, counted directly if the published mode does so.
 
     Returns
     -------
     tuple of OutputTable
-        With the totals of the published tables, and without rows that count nothing.
+        With the totals of the published tables, without rows of count 0.
     """
     tables = exact_declarations(config, derived)
     return lay_out(tables, exact_cubes(tables, linked, len(config.state_filter)))
 
 
 def exact_declarations(config: Config, derived: tuple[Derived, ...] = DERIVED) -> dict[str, Table]:
-    """Return what the non-private mode counts, by the name of the output."""
+    """Return the tables that the non-private mode counts, by output name."""
     counted = {table.name: table for table in config.tables}
     more = {one.name: one.truth or counted[one.source] for one in derived if one.source in counted}
     return {**counted, **more}
 
 
 def lay_out(tables: Mapping[str, Table], cubes: Mapping[str, Ints]) -> tuple[OutputTable, ...]:
-    """Return exact counts as they are written: with the further cells of the published table, without zeros.
+    """Return the exact tables to write: with the published table's further cells, without zeros.
 
     Parameters
     ----------
     tables : mapping of str to Table
-        By the name of the output, which differs from the table's for a derived one.
+        By output name, which differs from the table's name if derived.
     cubes : mapping of str to int64 (states, races, origins, cells)
     """
     written = []
@@ -169,7 +169,7 @@ def private_tables(
     derived: Iterable[Derived],
     block_of: Callable[[Table, Level, Ints], Block],
 ) -> tuple[OutputTable, ...]:
-    """Lay out every table with a budget, and those derived from them.
+    """Lay out every table with a budget, and the tables derived from them.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def private_tables(
         Counts by table.
     derived : iterable of Derived
     block_of : callable(Table, Level, int64 (regions, groups, cells)) -> Block
-        What is written of the counts of a level.
+        Returns the block to write for the counts of a level.
     """
     tables = {}
     for table in plan.config.tables:
@@ -193,7 +193,7 @@ def private_tables(
 
 
 def derive(derived: Derived, source: OutputTable) -> OutputTable:
-    """Compute a derived table from a measured one: counts and variances add up."""
+    """Compute a derived table from a measured one by adding counts and variances."""
     cells, parts = tuple(derived.cells), list(derived.cells.values())
     blocks = tuple(
         Block(
@@ -209,7 +209,7 @@ def derive(derived: Derived, source: OutputTable) -> OutputTable:
 
 
 def write_tables(out: Path, tables: Iterable[OutputTable], state_filter: Sequence[str]) -> tuple[str, ...]:
-    """Write each table into its folder; those there before are replaced.
+    """Write each table into its folder, replacing earlier tables.
 
     Returns
     -------
@@ -241,5 +241,5 @@ def _summed(counts: Ints, cells: tuple[int, ...], parts: Sequence[tuple[int, ...
 
 
 def _number(value: float) -> str:
-    """Write a variance so that reading it gives the same double; nothing added is a plain 0."""
+    """Return a variance as text that parses to the same double; "0" without noise."""
     return "0" if value == 0 else repr(value)

@@ -1,8 +1,7 @@
-"""The three modes: private, non-private, validate.
+"""Run the three modes: private, non-private, validate.
 
 A private run reads and checks everything, enters the act into the ledger, and only then draws. It takes
-seconds, so that resuming it is running it again under the same key: the same draws, the same bytes, no
-further loss.
+seconds, so resuming repeats it under the same key: the same draws, the same bytes, no further loss.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ from opendas.version import __version__, commit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HouseholdOptions(ActOptions):
-    """How to run, beside the configuration.
+    """Options of a run besides the configuration.
 
     Parameters
     ----------
     sensitivity : Sensitivity
     truncation : Truncation
     warn : callable(findings) or None
-        Told what validation found odd but counts, once.
+        Called once with inconsistent records that are counted all the same.
     tables : tuple of Table
         The measured tables; an agency adds its own.
     derived : tuple of Derived
@@ -73,7 +72,7 @@ class HouseholdOptions(ActOptions):
         for one in self.derived:
             parts = {part for summed in one.cells.values() for part in summed}
             if not parts <= cells.get(one.source, parts):
-                raise ConfigError(f"table {one.name}: it sums cells that {one.source} does not have.")
+                raise ConfigError(f"table {one.name} sums cells that {one.source} does not have.")
 
 
 def run_private(config_path: Path, data: Path | str, out: Path, options: HouseholdOptions) -> dict[str, Any]:
@@ -96,7 +95,7 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
     Raises
     ------
     ConfigError, DataError, PrivacyError, EnvironmentFailure
-        Before anything is drawn; nothing half-written stays.
+        Before any draw; no partial output remains.
     """
     plan = Plan(
         read_config(config_path, Mode.PRIVATE, options.tables), options.sensitivity, options.truncation
@@ -113,7 +112,7 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
             act.finish_ending(issue)
         act.refuse_repetition()
         if act.is_finished and not act.has_key:
-            # The key was destroyed, is kept elsewhere or is encrypted; the plan can still be compared.
+            # The key was destroyed, is elsewhere or is encrypted; the plan can still be compared.
             act.check_without_key(planned)
             return act.answer()
         with _open(plan.config, data, options) as households:
@@ -132,7 +131,7 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
         options.tell("writing", 0, 1)
         if plan.config.is_infinite:
             with open_folder(out) as folder:
-                folder.set_mode(0o700)  # exact counts, as in the non-private mode
+                folder.set_mode(0o700)  # true counts, as in the non-private mode
         files = write_tables(out, tables, plan.config.state_filter)
         _save_warnings(space, found.warnings)
         act.clock.lap("write")
@@ -146,16 +145,16 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
 def run_exact(
     config_path: Path, data: Path | str, out: Path, options: HouseholdOptions
 ) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    """Write the exact tables of a data set into a folder for its owner only.
+    """Write the exact tables of a data set into a folder that only its owner can read.
 
-    A book that knows the data set notes that they were made.
+    A book of the data set records the act.
 
     Returns
     -------
     answer : dict
         ``out`` and ``tables``.
     findings : tuple of Finding
-        What a private run would refuse; here rows are counted where they have a cell.
+        Errors that a private run refuses; here, rows that have a cell are counted.
     """
     config = read_config(config_path, Mode.NON_PRIVATE, options.tables)
     refuse_other(out, Mode.NON_PRIVATE)
@@ -173,7 +172,7 @@ def run_exact(
 
 
 def validate_input(config_path: Path, data: Path | str, options: HouseholdOptions) -> dict[str, Any]:
-    """Check configuration and data as a private run does, and draw nothing.
+    """Check configuration and data as a private run does, without drawing.
 
     Raises
     ------
@@ -188,21 +187,21 @@ def validate_input(config_path: Path, data: Path | str, options: HouseholdOption
 
 
 class Households(Protocol):
-    """Persons, units and places of the states of a run, in this process or distributed by an engine.
+    """Protocol of the persons, units and places of a run, in this process or distributed.
 
     Confidential.
     """
 
     def validate(self, *, every_table: bool = False) -> Validation:
-        """Check everything, as :func:`opendas.phsafe.validate.validate` does."""
+        """Validate the input as :func:`opendas.phsafe.validate.validate` does."""
         ...
 
     def canonical_bytes(self) -> bytes:
-        """Return what the input tag is a keyed digest of; see :mod:`opendas.phsafe.inputs.digest`."""
+        """Return the bytes that the input tag digests; see :mod:`opendas.phsafe.inputs.digest`."""
         ...
 
     def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
-        """Return the cube of each table with a budget, after truncation; `keys` are those of selections."""
+        """Return the cube of each budgeted table after truncation; `keys` are the selection keys."""
         ...
 
     def count_exactly(self, tables: dict[str, Table]) -> dict[str, Ints]:
@@ -211,7 +210,7 @@ class Households(Protocol):
 
 
 class LocalHouseholds:
-    """All rows in this process.
+    """Households with all rows in this process.
 
     Parameters
     ----------
@@ -227,11 +226,11 @@ class LocalHouseholds:
         self._progress = progress
 
     def validate(self, *, every_table: bool = False) -> Validation:
-        """Check everything."""
+        """Validate the input."""
         return validate(self._inputs, self._linked, self._config, every_table=every_table)
 
     def canonical_bytes(self) -> bytes:
-        """Return what the input tag is a keyed digest of."""
+        """Return the bytes that the input tag digests."""
         return canonical_bytes(bucket_digests(self._inputs))
 
     def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
@@ -244,7 +243,7 @@ class LocalHouseholds:
 
 
 def read_inputs(config: Config, data: Path, progress: Progress) -> Inputs:
-    """Return the data that the reader of a configuration reads, sorted. Confidential."""
+    """Read the data with the configured reader, sorted. Confidential."""
     if config.reader == "cef":
         from opendas.phsafe.inputs.read_cef import read_cef
 
@@ -253,7 +252,7 @@ def read_inputs(config: Config, data: Path, progress: Progress) -> Inputs:
 
 
 def _open(config: Config, data: Path | str, options: HouseholdOptions) -> AbstractContextManager[Households]:
-    """Open the households where the engine counts."""
+    """Open the households for the engine that counts them."""
     if holds_password(str(data)):
         raise ConfigError(f"DATA: {PASSWORD_RULE}.")
     if options.engine == "spark":
@@ -267,7 +266,7 @@ def _open(config: Config, data: Path | str, options: HouseholdOptions) -> Abstra
 def _issue(
     out: Path, plan: Plan, options: HouseholdOptions, facts: Mapping[str, Any], custody: KeyCustody
 ) -> None:
-    """Issue the certificate of tables that are complete."""
+    """Issue the certificate of complete tables."""
     issue_certificate(
         out,
         plan,
@@ -286,7 +285,7 @@ def _warn(options: HouseholdOptions, found: Validation) -> None:
 
 
 def _save_warnings(space: HouseholdWorkspace, warnings: Sequence[Finding]) -> None:
-    """Keep what validation found odd where only the owner reads it."""
+    """Save validation warnings in a file that only the owner can read."""
     text = json.dumps([asdict(finding) for finding in warnings], indent=1)
     write_atomic(space.confidential / "validation" / "warnings.json", f"{text}\n".encode())
 
@@ -296,12 +295,12 @@ def _input_tag(households: Households, key: RunKey) -> str:
 
 
 def _tagger(config: Config, data: Path | str, households: Households) -> InputTagger:
-    """Return what tags an input under the keys of books."""
+    """Return the function that tags the input under a book's key."""
     return InputTagger(_record_files(config, data), partial(_input_tag, households))
 
 
 def _record_files(config: Config, data: Path | str) -> tuple[Path, ...]:
-    """Return the files that hold persons and units; those of places are public, and of many data sets."""
+    """Return the files of persons and units; files of places are public and shared by data sets."""
     if RemoteAddress.of(str(data)):
         return ()
     if config.reader == "cef":
@@ -313,7 +312,7 @@ def _record_files(config: Config, data: Path | str) -> tuple[Path, ...]:
 
 
 def _planned(plan: Plan, data: Path | str) -> Planned:
-    """Return what the act is a function of, and what it costs under both relations."""
+    """Return what the draws depend on, and the loss under both relations."""
     inputs = str(data) if RemoteAddress.of(str(data)) else Path(data)
     relations = (Neighbours.UNBOUNDED, Neighbours.BOUNDED)
     losses = {relation: plan.loss(relation) for relation in relations}

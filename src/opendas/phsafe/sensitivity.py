@@ -1,9 +1,9 @@
-"""How much one change can move the counts of a table, and what the noise on them costs.
+"""Compute the sensitivity of table counts, and the privacy loss of noise on them.
 
-Squared L2 sensitivities and L1 sensitivities are integers, losses are exact fractions. Two bounds are
-offered: ``paper``, the published ``2 tau + 2`` (and 2 for tables of units), and ``tight``, what assumption
-N1 gives: neighbours differ in the persons and the unit of one address (unbounded) or of two (bounded).
-Each relation is derived by itself and never from the other. Proofs: ``docs/proofs/phsafe.md``.
+Squared L2 and L1 sensitivities are integers; losses are exact fractions. There are two bounds: ``paper``, the
+published ``2 tau + 2`` (2 for tables of units), and ``tight``, which follows from assumption N1: neighbours
+differ in the persons and the unit of one address (unbounded) or of two (bounded). Each relation is derived
+directly, never from the other. Proofs: ``docs/proofs/phsafe.md``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, Noise
 
 
 class Sensitivity(StrEnum):
-    """Which bound on the change of the counts calibrates the noise."""
+    """Sensitivity bound that calibrates the noise."""
 
     PAPER = "paper"
     TIGHT = "tight"
@@ -31,12 +31,12 @@ class Sensitivity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the sensitivity of a table's counts at one level depends on.
+    """Properties of a table's counts at one level that determine their sensitivity.
 
     Parameters
     ----------
     rows : int, >= 1
-        Rows of one address that count at most: tau, or 1 for a table of units.
+        Largest number of rows counted of one address: tau, or 1 for a table of units.
     cells : int, >= 1
         Counts of one region: cells times population groups.
     is_joined : bool
@@ -45,7 +45,7 @@ class Answers:
     Raises
     ------
     ConfigError
-        If a number is not a positive integer, or a table of units counts more than one row an address.
+        If a number is not a positive integer, or a table of units counts several rows of an address.
 
     Examples
     --------
@@ -66,20 +66,18 @@ class Answers:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"Sensitivity: {name} must be a positive integer.")
         if not self.is_joined and self.rows != 1:
-            raise ConfigError(
-                "Sensitivity: an address has one unit, so a table of units counts one row of it."
-            )
+            raise ConfigError("Sensitivity: an address has one unit, so rows must be 1 for a table of units.")
 
     @classmethod
     def of(cls, table: Table, level: Level, tau: int | None) -> Answers:
-        """Describe a table at a level.
+        """Return the answers of a table at a level.
 
         Parameters
         ----------
         table : Table
         level : Level
         tau : int or None
-            Of a table of persons; ignored for units.
+            Tau of a table of persons; ignored for units.
         """
         cells = len(table.cells) * len(level.iteration.codes)
         if table.kind is Kind.UNITS:
@@ -110,12 +108,12 @@ class Answers:
         if sensitivity is Sensitivity.PAPER:
             stability = self._stability()
             return 2 * stability**2 if bounded else stability**2
-        if self.cells == 1:  # the only count of its region cannot lose and gain at once
+        if self.cells == 1:  # a region's only count cannot lose and gain a row at once
             return (2 * self.rows) ** 2 if bounded else self.rows**2
         return 2 * (2 * self.rows) ** 2 if bounded else 2 * self.rows**2
 
     def l1(self, sensitivity: Sensitivity, relation: Neighbours) -> int:
-        """Return the L1 sensitivity, in counts; as :meth:`l2_squared`."""
+        """Return the L1 sensitivity, in counts; arguments as for :meth:`l2_squared`."""
         bounded = relation is Neighbours.BOUNDED
         if sensitivity is Sensitivity.PAPER:
             return 2 * self._stability() if bounded else self._stability()
@@ -123,7 +121,7 @@ class Answers:
         return 2 * changed if bounded else changed
 
     def loss(self, law: Noise, sensitivity: Sensitivity, relation: Neighbours) -> Fraction:
-        """Return what given noise on these counts costs.
+        """Return the privacy loss of given noise on these counts.
 
         Parameters
         ----------
@@ -142,7 +140,7 @@ class Answers:
         return Fraction(self.l1(sensitivity, relation)) / law.scale
 
     def _stability(self) -> int:
-        # Lemma 6: tau rows follow each of the two changed units, two rows are truncated differently.
+        # Lemma 6: tau rows change with each of the two changed units; truncation changes two rows.
         return 2 * self.rows + 2 if self.is_joined else 2
 
 
@@ -163,7 +161,7 @@ def noise_for(
     mechanism : Mechanism
     sensitivity : Sensitivity
     relation : Neighbours
-        Under which the budget is meant; those of a configuration are unbounded losses.
+        Relation of the budget; a configuration's budgets are unbounded losses.
 
     Returns
     -------
@@ -186,7 +184,7 @@ def noise_for(
     """
     if budget <= 0:
         raise BudgetError(
-            f"A level has the budget {format_fraction(budget)}; a level without budget is not measured."
+            f"A level has the budget {format_fraction(budget)}; budgets of measured levels must be positive."
         )
     if mechanism.is_zcdp:
         return DiscreteGaussian(Fraction(answers.l2_squared(sensitivity, relation)) / (2 * budget))
@@ -195,7 +193,7 @@ def noise_for(
 
 @dataclass(frozen=True, slots=True)
 class LevelNoise:
-    """The noise of one table at one level, and what it costs under every bound and relation.
+    """Noise of one table at one level, and its loss under every bound and relation.
 
     Parameters
     ----------
@@ -218,12 +216,12 @@ class LevelNoise:
 
     @property
     def tau(self) -> int | None:
-        """Tau of a table of persons."""
+        """Tau of a table of persons; None for units."""
         return self.answers.rows if self.answers.is_joined else None
 
     @property
     def sigma2(self) -> Fraction | None:
-        """Variance parameter of the discrete Gaussian, None for other noise."""
+        """Variance parameter of the discrete Gaussian; None for other noise."""
         return self.law.sigma2 if isinstance(self.law, DiscreteGaussian) else None
 
     def as_json(self) -> dict[str, object]:
@@ -246,7 +244,7 @@ class LevelNoise:
 
 
 def spent(answers: Answers, law: Noise | None) -> dict[tuple[Sensitivity, Neighbours], Loss]:
-    """Return the loss of noise on counts under every bound and relation; None is no noise at all."""
+    """Return the loss of noise under every bound and relation; infinite if `law` is None."""
     return {
         (sensitivity, relation): INFINITE if law is None else answers.loss(law, sensitivity, relation)
         for sensitivity in Sensitivity
@@ -294,7 +292,7 @@ def plan_noise(
 def total_loss(
     noise: Iterable[LevelNoise], sensitivity: Sensitivity, relation: Neighbours, table: str | None = None
 ) -> Loss:
-    """Add up the losses of tables and levels under one bound and one relation.
+    """Return the summed loss of tables and levels under one bound and one relation.
 
     Parameters
     ----------
@@ -302,12 +300,12 @@ def total_loss(
     sensitivity : Sensitivity
     relation : Neighbours
     table : str, optional
-        Of one table only.
+        Restrict the sum to one table.
 
     Returns
     -------
     Fraction or "infinity"
-        Zero where nothing is measured. An upper bound: it adds the worst pair of every level.
+        Zero if nothing is measured. An upper bound, because it adds the worst pair of every level.
 
     Notes
     -----

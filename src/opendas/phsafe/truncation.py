@@ -1,10 +1,10 @@
-"""Which persons of a large household are kept: at most tau, the truncation threshold, a household.
+"""Truncate large households: keep at most tau persons of each.
 
-Two orders are offered. ``keyed`` sorts the rows of a household by a keyed label of (table, MAFID, row, index
-among identical rows): without the key nobody can foresee who is dropped. ``tumult-0.12`` reproduces the
-public, unkeyed order of tmlt.core 0.12.0, for comparisons with the published program. Either way the rows
-kept of a household depend on that household's rows and the key alone, which is what the sensitivity proof
-needs (``docs/proofs/phsafe.md``, assumption N1), and adding a row drops at most one other (2-stability).
+There are two orders. ``keyed`` sorts the rows of a household by a keyed label of (table, MAFID, row, index
+among identical rows): without the key nobody can predict who is dropped. ``tumult-0.12`` reproduces the
+public, unkeyed order of tmlt.core 0.12.0, for comparison with the published program. In both, the rows kept
+of a household depend on that household's rows and the key alone, as the sensitivity proof requires
+(``docs/proofs/phsafe.md``, assumption N1), and adding a row drops at most one other (2-stability).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from opendas.errors import ConfigError, PrivacyError
 from opendas.sampling.ordering import keep_at_most, keyed_labels
 
 KEY_PURPOSE: Final = "phsafe/truncation"
-"""Purpose of the derived key: ``run_key.derive(KEY_PURPOSE, table.encode())``, and nothing else in it.
+"""Purpose of the derived key, ``run_key.derive(KEY_PURPOSE, table.encode())``, with no other field.
 
-In particular no input tag: a key that depends on all rows would let one household decide who is kept in
-another, which assumption N1 excludes."""
+An input tag in particular would make the key depend on all rows, so that one household could decide who is
+kept in another. Assumption N1 excludes that."""
 
-# Columns of the published person record, in its order, and how many characters a code has as a text there
+# Columns of the published person record, in its order, with the number of characters of a text code
 # (None: an integer).
 _PUBLISHED: Final[tuple[tuple[str, int | None], ...]] = (
     ("rtype", 1),
@@ -40,7 +40,7 @@ _PUBLISHED: Final[tuple[tuple[str, int | None], ...]] = (
 
 
 class Truncation(StrEnum):
-    """How the rows of a household are ordered before the first tau are kept."""
+    """Order of a household's rows, of which the first tau are kept."""
 
     KEYED = "keyed"
     TUMULT = "tumult-0.12"
@@ -54,17 +54,17 @@ def select(
     mode: Truncation = Truncation.KEYED,
     key: bytes | None = None,
 ) -> NDArray[np.bool_]:
-    """Choose at most tau rows of each household.
+    """Return which rows are kept: at most tau of each household.
 
     Parameters
     ----------
     mafid : int64 (n,)
-        Household of each row: the rows left after the table's person filter.
+        Household of each row that passes the table's person filter.
     columns : mapping of str to int (n,)
-        The other columns of the rows, always in the same order. ``tumult-0.12`` needs ``rtype``, ``qage``,
+        The other columns of the rows, always in one order. ``tumult-0.12`` needs ``rtype``, ``qage``,
         ``cenhisp``, ``cenrace`` and ``relship``.
     tau : int, >= 1
-        Rows kept of a household.
+        Most rows kept of a household.
     mode : Truncation
     key : bytes, 32 of them
         For ``keyed``; see :data:`KEY_PURPOSE`.
@@ -72,18 +72,18 @@ def select(
     Returns
     -------
     bool (n,)
-        True for rows kept. Of identical rows the earlier ones are kept.
+        True for rows kept. Of identical rows, the earlier ones are kept.
 
     Raises
     ------
     ConfigError
         If tau is not a positive integer, or a column that the order needs is missing.
     PrivacyError
-        If ``keyed`` has no key.
+        If ``keyed`` is given no key.
 
     Notes
     -----
-    Sexton et al. (2024), Algorithm 3, lines 2 to 10. Only households above tau are hashed.
+    Sexton et al. (2024), Algorithm 3, lines 2 to 10. Only households larger than tau are hashed.
     """
     if isinstance(tau, bool) or not isinstance(tau, int) or tau < 1:
         raise ConfigError("tau must be a positive integer: the number of persons kept of a household.")
@@ -103,10 +103,9 @@ def select(
 def _tumult_labels(
     mafid: NDArray[np.int64], content: Mapping[str, NDArray[np.int64]], twin: NDArray[np.int64]
 ) -> NDArray[np.bytes_]:
-    """Return the order of tmlt.core 0.12.0: SHA-256 over the SHA-256 of the columns, twice over.
+    """Return the sort labels of tmlt.core 0.12.0: SHA-256 over the SHA-256 of the columns, twice.
 
-    Texts are hashed as they are, integers as their binary digits. The index among identical rows is the
-    last column.
+    Texts are hashed directly, integers as binary digits. The last column is the index among identical rows.
     """
     available = {**content, "mafid": mafid}
     parts: list[list[str]] = []
@@ -123,7 +122,7 @@ def _tumult_labels(
 
 
 def _column_digests(values: NDArray[np.int64], width: int | None) -> list[str]:
-    """Digest each value; each distinct value once."""
+    """Return the digest of each value, hashing each distinct value once."""
     distinct, place = np.unique(values, return_inverse=True)
     texts = [_text(value, width) for value in distinct.tolist()]
     digests = [_digest(text) for text in texts]

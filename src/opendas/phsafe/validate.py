@@ -1,13 +1,13 @@
-"""Input validation: what is wrong with the persons, units and places of a run, all of it together.
+"""Validate the persons, units and places of a run, and report all errors together.
 
-The published program has three phases and stops at the first that fails: the form of the files, the values
-of each field, the keys across files. Here the reader does the first, and says with it what it can of the
-others; the rest comes together. A fourth is ours: a person or household that a table counts but that has no
-cell, which stops the published program in the middle of a run.
+The published program has three phases (form of the files, values of each field, keys across files) and stops
+at the first that fails. Here the reader checks the form, and what it can of the rest; this module checks
+everything else together. It adds a fourth phase: a person or household that a table counts must have a cell.
+Without one, the published program stops in the middle of a run.
 
-Inconsistencies that the published program tabulates without a word are warnings, in every mode: a household
-may contradict itself (no householder, a tenure on a vacant unit, a household type that its members do not
-make) and still be counted. The counts are then what the records say, not what is true.
+Inconsistencies that the published program tabulates silently are warnings in every mode. A household with
+contradictory records (no householder, a tenure on a vacant unit, a household type that its members do not
+form) is counted as its records state.
 
 Axes: ``n`` persons, ``u`` units, both sorted by MAFID.
 
@@ -45,19 +45,19 @@ _WITH_CHILDREN = (1, 3, 6, 10)
 _NO_COUPLE = 5
 
 Rule = tuple[str, str, Bools]
-"""A field, what was expected of it, and which rows have something else."""
+"""A field, the expected values, and the rows that violate them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What validation found. Confidential: it says which records of the input are odd.
+    """Errors and warnings of validation. Confidential: they identify input records.
 
     Parameters
     ----------
     errors : tuple of Finding
-        What a private run refuses.
+        Findings that a private run refuses.
     warnings : tuple of Finding
-        What it counts as it is.
+        Findings that it counts as recorded.
     """
 
     errors: tuple[Finding, ...]
@@ -69,7 +69,7 @@ class Validation:
         Raises
         ------
         DataError
-            With all of them.
+            With all errors.
         """
         if self.errors:
             raise DataError(
@@ -80,17 +80,17 @@ class Validation:
 
 
 def validate(inputs: Inputs, linked: Linked, config: Config, *, every_table: bool = False) -> Validation:
-    """Check an input, before truncation and before anything is drawn.
+    """Validate an input, before truncation and before any draw.
 
     Parameters
     ----------
     inputs : Inputs
-        Restricted to the state filter: what lies outside is not looked at.
+        Restricted to the state filter.
     linked : Linked
-        The same, joined.
+        The same records, joined.
     config : Config
     every_table : bool
-        Look for rows without a cell in tables without a budget too, as the non-private mode produces them.
+        Also check the cells of tables without a budget, which the non-private mode produces.
     """
     errors = [*check_values(inputs), *check_keys(inputs)]
     usable = usable_rows(linked.persons), usable_rows(linked.units)
@@ -106,9 +106,9 @@ def check_cells(
     every_table: bool = False,
     usable: tuple[Bools, Bools] | None = None,
 ) -> list[Finding]:
-    """Find every person or unit that a table with a budget counts but that has no cell, or no race group.
+    """Find every person or unit that a budgeted table counts but that has no cell or no race group.
 
-    Before truncation, so that what is refused does not depend on who would have been kept.
+    The check precedes truncation, so that refusal does not depend on who is kept.
 
     Parameters
     ----------
@@ -118,8 +118,8 @@ def check_cells(
     every_table : bool
         Also tables without a budget, for the non-private mode.
     usable : (bool (n,), bool (u,)), optional
-        Persons and units whose codes are in their lists; by default all. Others are passed over here, for
-        they are wrong whatever counts them.
+        Persons and units with valid codes; by default all. The others are skipped, because they are reported
+        already.
 
     Returns
     -------
@@ -146,7 +146,7 @@ def check_cells(
 
 
 def _cell_rules(table: Table, rows: Joined, *, by_race: bool) -> Iterable[Rule]:
-    """Yield which rows have no cell, or a position that is none; and which have no race group."""
+    """Yield the rules for rows without a valid cell, and for rows without a race group."""
     cell = table.cell_index(rows)
     yield table.cell_field, table.cell_rule, np.asarray((cell < 0) | (cell >= len(table.cells)))
     if by_race and table.iterates_by is not None:
@@ -180,7 +180,7 @@ def find_inconsistencies(inputs: Inputs) -> list[Finding]:
     Returns
     -------
     list of Finding
-        By rule and line; the first lines of each rule, and the number of the others.
+        By rule and line: the first lines of each rule, and the number of further ones.
     """
     inputs = sort_inputs(inputs)
     persons, units, places, files = inputs.persons, inputs.units, inputs.places, inputs.files
@@ -202,7 +202,7 @@ def find_inconsistencies(inputs: Inputs) -> list[Finding]:
 
 
 def _unit_rules(units: Units) -> list[Rule]:
-    """Compare the codes of each unit with each other."""
+    """Return rules that compare the codes of each unit with each other."""
     household = (units.rtype == _HOUSING_UNIT) & (units.hht != 0)
     married, cohabiting = (np.isin(units.hht2, types) for types in (_MARRIED_TYPES, _COHABITING_TYPES))
     same_family = (units.hht == _MARRIED) == married
@@ -226,7 +226,7 @@ def _unit_rules(units: Units) -> list[Rule]:
 
 
 def _member_rules(persons: Persons, units: Units, home: Ints) -> list[Rule]:
-    """Compare units with their persons; `home`, int64 (n,), is the position of the unit, -1 for none."""
+    """Return rules on units and their persons; `home`, int64 (n,), is the unit's position, -1 for none."""
     placed = home >= 0
 
     def count(chosen: Bools) -> Ints:
@@ -234,7 +234,7 @@ def _member_rules(persons: Persons, units: Units, home: Ints) -> list[Rule]:
 
     is_householder = persons.relship == _HOUSEHOLDER
     householders = count(is_householder)
-    householder = np.full(len(units), -1, dtype=np.int64)  # the last one, where there are several
+    householder = np.full(len(units), -1, dtype=np.int64)  # the last householder, if there are several
     householder[home[is_householder & placed]] = np.flatnonzero(is_householder & placed)
     household = (units.rtype == _HOUSING_UNIT) & (units.hht != 0)
     one = household & (householders == 1)

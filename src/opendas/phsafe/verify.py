@@ -1,10 +1,10 @@
-"""Checks of an output folder: the published output validation, and ``opendas verify`` of household tables.
+"""Check an output folder: the published output validation, and ``opendas verify`` of household tables.
 
-The published checks, on our output or on the published program's: folders, header and column order, the
-domain of every field, states inside the filter, one row for each cell of the grid, and VARIANCE as its
-formula gives it. A folder of ours is checked against its own certificate too, which says which states,
-tables, levels, budgets and tau the run had: the plan is made again from that, and with it the noise and the
-losses under every bound and relation. Neither input nor key nor ledger is opened.
+The published checks apply to output of either program: folders, header and column order, the domain of every
+field, states inside the filter, one row for each cell of the grid, and VARIANCE by its formula. Output of
+this program is also checked against its certificate, which names states, tables, levels, budgets and tau.
+From these the plan, the noise and the losses under every bound and relation are computed again. No check
+opens the input, a key or a ledger.
 
 Notes
 -----
@@ -43,20 +43,20 @@ from opendas.verify.files import check_digests
 
 _OURS = (CERTIFICATE, SIGNATURE, "ledger.jsonl", ".opendas.lock")
 _ESTIMATES = re.compile(r"\w+/estimates/\w+_trunc_normal\.csv")
-"""Files of the statistical post-processing, which the certificate does not list."""
+"""Files of statistical post-processing, which the certificate does not list."""
 
 RELATIVE_TOLERANCE = 1e-6
-"""Of a VARIANCE, as in the published validation."""
+"""Tolerance of a VARIANCE, as in the published validation."""
 
 _COUNT = re.compile("-?[0-9]+")
 _SHOWN = 5
 
 Key = tuple[str, str, str]
-"""REGION_ID, population group, cell code, as written; the group is ``*`` where there is no such column."""
+"""REGION_ID, population group and cell code as written; group ``*`` if there is no such column."""
 
 
 def holds_household_tables(out: Path) -> bool:
-    """Return whether a folder is the output of ``opendas phsafe``."""
+    """Whether a folder is output of ``opendas phsafe``."""
     if stored_mode(out) is not None:
         return True
     try:
@@ -84,11 +84,11 @@ def verify_output(
     allow_seeded : bool
         Accept a run that is stamped NOT FOR RELEASE.
     signed_by : PublicKey, optional
-        Whose signature must be there.
+        Key whose signature is required.
     rederive : bool
-        Make the estimates of ``phsafe-post`` again. (Tables that are sums of others are always made again.)
+        Compute the estimates of ``phsafe-post`` again. (Tables that sum others are always computed again.)
     workers : int, optional
-        Threads that make them.
+        Threads for that.
     tables, derived : tuple
         The declared tables; an agency adds its own.
 
@@ -133,26 +133,26 @@ def verify_published(out: Path, config: Path) -> tuple[Check, ...]:
     Parameters
     ----------
     out : Path
-        With a folder for each table.
+        Contains a folder for each table.
     config : Path
         The configuration of the run.
 
     Returns
     -------
     tuple of Check
-        As of :func:`check_tables`, under the published bound of sensitivity. The program leaves out states
-        without records, so that their rows are not asked for.
+        As :func:`check_tables` returns, under the published sensitivity bound. The program omits states
+        without records, so their rows are not required.
 
     Raises
     ------
     ConfigError
-        If the configuration is not usable for a private run.
+        If the configuration cannot be used for a private run.
     """
     return check_tables(out, read_config(config, Mode.PRIVATE), whole_grid=False)
 
 
 def _estimates_again(out: Path, workers: int) -> str:
-    # Imported here: it brings in all of the posterior, which few ask for.
+    # Imported here: it imports all of the posterior, which is rarely needed.
     from opendas.phsafe.posterior.run import check_estimates_again
 
     names = (path.relative_to(out).as_posix() for path in out.glob("*/estimates/*"))
@@ -165,13 +165,13 @@ def _certificate(out: Path) -> dict[str, Any]:
     try:
         certificate = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
-        raise CheckFailed(f"{CERTIFICATE} is no JSON.") from None
+        raise CheckFailed(f"{CERTIFICATE} is not valid JSON.") from None
     require(isinstance(certificate, dict) and certificate.get("format") == FORMAT, f"expected {FORMAT!r}.")
     runs = certificate.get("runs")
     require(isinstance(runs, list) and len(runs) == 1, "the certificate needs one run.")
     needed = ("version", "stamps", "totals", "account", "files")
     missing = [key for key in needed if key not in certificate]
-    require(not missing, f"{CERTIFICATE} lacks {first_few(missing)}.")
+    require(not missing, f"{CERTIFICATE} has no {first_few(missing)}.")
     found: dict[str, Any] = certificate
     return found
 
@@ -182,13 +182,13 @@ def _describe(certificate: Mapping[str, Any]) -> str:
 
 
 def _check_listing(out: Path, listed: list[str]) -> str:
-    """Every file in a table's folder is listed, and every listed file is there."""
+    """Check that every file in a table's folder is listed, and that every listed file exists."""
     found = []
     for path in sorted(out.rglob("*")):
         name = path.relative_to(out)
         if name.parts[0] == "confidential":
             continue
-        require(not path.is_symlink(), f"links are no part of a release: {name.as_posix()}.")
+        require(not path.is_symlink(), f"a release must not contain links: {name.as_posix()}.")
         if not path.is_dir() and name.as_posix() not in _OURS and not _ESTIMATES.fullmatch(name.as_posix()):
             found.append(name.as_posix())
     unlisted, missing = sorted(set(found) - set(listed)), sorted(set(listed) - set(found))
@@ -199,7 +199,10 @@ def _check_listing(out: Path, listed: list[str]) -> str:
 
 def _check_stamps(certificate: Mapping[str, Any], allow_seeded: bool) -> str:
     stamps = certificate["stamps"]
-    require(stamps == certificate["runs"][0]["stamps"], "the stamps of the run are not those on top.")
+    require(
+        stamps == certificate["runs"][0]["stamps"],
+        "the stamps of the run differ from those of the certificate.",
+    )
     if NOT_FOR_RELEASE in stamps and not allow_seeded:
         raise CheckFailed(
             f"the tables are stamped {NOT_FOR_RELEASE}: their noise can be recomputed, or there is none. "
@@ -209,13 +212,13 @@ def _check_stamps(certificate: Mapping[str, Any], allow_seeded: bool) -> str:
 
 
 def _plan(run: Mapping[str, Any], tables: tuple[Table, ...]) -> Plan:
-    """Make the plan again from what the certificate says of it."""
+    """Rebuild the plan from the certificate."""
     budgets: dict[str, dict[Level, Loss]] = {}
     tau: dict[str, int] = {}
     for row in run["noise"]:
         level, table = find_level(row["level"]), find_table(row["table"], tables)
         if level is None or table is None or level not in table.levels:
-            raise ConfigError("a table or level that is not declared.")
+            raise ConfigError("the certificate names a table or level that is not declared.")
         budget = row["budget"]
         budgets.setdefault(table.name, {})[level] = INFINITE if budget == INFINITE else Fraction(budget)
         if row["tau"] is not None:
@@ -226,12 +229,14 @@ def _plan(run: Mapping[str, Any], tables: tuple[Table, ...]) -> Plan:
 
 
 def _check_plan(certificate: Mapping[str, Any], plan: Plan, derived: tuple[Derived, ...]) -> str:
-    """Noise, losses and guarantee are those of the plan."""
+    """Check noise, losses and guarantee against the plan."""
     run = certificate["runs"][0]
     require(run["plan_digest"] == plan.digest(), "the plan is not the certified one.")
     stamps = certificate["stamps"]
     seeded = NOT_FOR_RELEASE in stamps
-    require(seeded or not run_stamps(plan, seeded=False), f"an infinite budget without {NOT_FOR_RELEASE}.")
+    require(
+        seeded or not run_stamps(plan, seeded=False), f"an infinite budget lacks the stamp {NOT_FOR_RELEASE}."
+    )
     again = household_certificate(
         plan,
         [ReleasedFile(**entry) for entry in certificate["files"]],
@@ -244,21 +249,21 @@ def _check_plan(certificate: Mapping[str, Any], plan: Plan, derived: tuple[Deriv
         issued=str(certificate.get("issued")),
     )
     wrong = list(differing(certificate, json.loads(json.dumps(again))))
-    require(not wrong, f"not what plan and tables give: {first_few(wrong)}.")
+    require(not wrong, f"entries that do not follow from plan and tables: {first_few(wrong)}.")
     charged = [row for row in certificate["totals"] if row["charged"]]
     return f"{len(run['noise'])} levels, {len(charged)} relations charged"
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedTable:
-    """What one output folder has to hold.
+    """Required content of one table's folder.
 
     Parameters
     ----------
     name : str
     columns : tuple of str
     noise_name : str
-        What NOISE_DISTRIBUTION says.
+        Value of NOISE_DISTRIBUTION.
     rows : mapping of Key to (str, float)
         REGION_TYPE and VARIANCE of every row of the grid.
     """
@@ -294,7 +299,7 @@ def expected_variance(answers: Answers, budget: Fraction, mechanism: Mechanism, 
 def expected_tables(
     config: Config, bound: Sensitivity, derived: Sequence[Derived] = DERIVED
 ) -> tuple[ExpectedTable, ...]:
-    """Return what a private run of a configuration writes, table by table."""
+    """Return the tables that a private run of a configuration writes."""
     found = []
     for table in config.tables:
         if table.name not in config.budgets:
@@ -345,16 +350,16 @@ def check_tables(
     config : Config
         Of the run.
     bound : Sensitivity
-        That the noise was made for; the published program knows ``paper`` only.
+        Bound that calibrated the noise; the published program has ``paper`` only.
     derived : sequence of Derived
     whole_grid : bool
-        Every row of the region grid has to be there. The published program leaves out states without
-        records: pass False for its output.
+        Require every row of the region grid. The published program omits states without records: pass False
+        for its output.
 
     Returns
     -------
     tuple of Check
-        Folders, one check a table, and the tables computed from others.
+        Folders, one check for each table, and tables computed from others.
     """
     expected = expected_tables(config, bound, derived)
     names = [table.name for table in expected]
@@ -391,11 +396,11 @@ def read_rows(out: Path, name: str) -> tuple[tuple[str, ...], list[tuple[int, di
     Raises
     ------
     CheckFailed
-        If there is not exactly one file, or rows have another number of fields.
+        If there is not exactly one file, or a row has another number of fields.
     """
     files = sorted((out / name).glob("part-*.csv"))
     require(len(files) == 1, f"expected one file part-*.csv in {name}, found {len(files)}.")
-    require(not files[0].is_symlink(), f"{name}: a link is no table.")
+    require(not files[0].is_symlink(), f"{name}: the table must not be a link.")
     header, *lines = files[0].read_text(encoding="utf-8").splitlines() or [""]
     columns = tuple(header.split("|"))
     rows = []
@@ -452,7 +457,7 @@ def _close(text: str, variance: float) -> bool:
 
 
 def _check_derived(out: Path, derived: Derived, config: Config) -> str:
-    """A derived count is the sum of counts of its source: the same noise."""
+    """Check that each derived count is the sum of counts of its source, with the same noise."""
     counts = {name: _counts(out, name) for name in (derived.name, derived.source)}
     for (region, group, cell), count in counts[derived.name].items():
         parts = derived.cells.get(int(cell), ())
