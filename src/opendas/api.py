@@ -1,6 +1,6 @@
-"""Everything the commands do, from Python.
+"""The Python interface: every function that the commands run.
 
-Each function imports what it hands on to when it is called: a run waits for neither tables nor tuning.
+Each function imports its implementation when called, so that a run does not load tables or tuning.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ __all__ = [
 ]
 
 Exact = str | int | Fraction
-"""A number that is read exactly: decimals and fractions as text."""
+"""An exact number; decimals and fractions as text."""
 
 _ELSEWHERE = {
     "NoisyFile": "opendas.runs.finished_release",
@@ -95,7 +95,7 @@ _ELSEWHERE = {
     "exact_level": "opendas.intervals.laws",
     "load": "opendas.runs.run",
 }
-"""Public names that stand in other modules."""
+"""Public names defined in other modules."""
 
 
 def __getattr__(name: str) -> Any:
@@ -118,43 +118,43 @@ def publish_to(
     workers: int | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Published:
-    """Verify a release and copy it to an address of a file system that Arrow has.
+    """Verify a release and copy it to an address of a file system that Arrow supports.
 
     Parameters
     ----------
     out : path
-        Output folder. Of it, ``release/`` alone is copied.
+        Output folder, of which only ``release/`` is copied.
     address : str
-        A folder, such as ``s3://bucket/path``: empty, or with a part of the same release.
+        A folder such as ``s3://bucket/path``, empty or with part of the same release.
     master : str, optional
-        Not looked at any more: no Spark is needed.
+        Ignored: Spark is no longer needed.
     allow_seeded : bool
-        Also a release whose noise came from a seed.
+        Also publish a release whose noise came from a seed.
     allow_domain_from_records : bool
-        Also a release that shows labels, levels, leaves or units read from the records.
+        Also publish a release with labels, levels, leaves or units read from the records.
     allow_key : bool
-        Also beside a key in clear.
+        Also publish if the folder holds an unencrypted key.
     chosen_with_truth : bool
-        Also a release that may have been chosen with the confidential data in sight; its certificate is then
-        stamped.
+        Also publish a release that may have been chosen with the confidential data in sight; stamps its
+        certificate.
     rederive : bool
-        Estimate it again from its measurements before: true records in place of released ones are then found.
+        First estimate again from the measurements, which detects true records in place of released ones.
     workers : int, optional
-        Processes that estimate again.
+        Processes for that estimate.
     progress : callable(stage, done, total), optional
 
     Raises
     ------
     PrivacyError
-        If the output folder holds a run key in clear.
+        If the output folder holds an unencrypted run key.
     CheckFailed
         If the release does not pass.
     PrivacyError
-        If it may have been chosen so, and that is not stated.
+        If it may have been chosen with the data in sight, and `chosen_with_truth` is not set.
     ConfigError
-        If something else is at the address, or the address holds a password.
+        If the address has other content or contains a password.
     EnvironmentFailure
-        If the file system cannot be reached, or refuses.
+        If the file system cannot be reached or written.
     """
     from opendas.runs.account import note_publication
     from opendas.runs.finished_release import Release
@@ -174,7 +174,9 @@ def publish_to(
     )
     failed = [check.name for check in checks if not check.ok]
     if failed:
-        raise CheckFailed(f"{out} is not published: {', '.join(failed)} failed; opendas verify says more.")
+        raise CheckFailed(
+            f"{out} is not published: {', '.join(failed)} failed. Run opendas verify for the details."
+        )
     del master
     settle_choice(release.path, release.folder, stated=chosen_with_truth)
     done = publish_release(release.folder, folder, lambda: note_publication(release.path, folder.address))
@@ -182,14 +184,14 @@ def publish_to(
 
 
 def plan(run: Run, *, records: float | None = None) -> PlanTable:
-    """Plan a run: what would be measured, and with what noise. Draws nothing, spends nothing.
+    """Plan a run: its measurements and their noise. Draws no noise and spends no budget.
 
     Parameters
     ----------
     run : Run
     records : float, optional
-        About how many records there are, for what is tried on synthetic ones; by default 45 a leaf, or 2.3
-        people a home.
+        Approximate number of records, for trials on synthetic ones; by default 45 per leaf, or 2.3 people per
+        home.
     """
     from opendas.runs.plan import make_plan
 
@@ -197,14 +199,14 @@ def plan(run: Run, *, records: float | None = None) -> PlanTable:
 
 
 def advise(run: Run) -> tuple[Move, ...]:
-    """Name budget moves for a run: what each gives, what it costs, and its price. From public things only."""
+    """Propose budget changes for a run, each with its gain, loss and price, from public information alone."""
     from opendas.runs.budget_moves import advise as find_moves
 
     return find_moves(run)
 
 
 def tune(run: Run, targets: str | Path, *, source: str, **settings: Any) -> Tuning:
-    """Find the least loss, and its allocation, that meets accuracy targets on public stand-in data.
+    """Find the least loss that meets accuracy targets on public stand-in data, and its allocation.
 
     Parameters
     ----------
@@ -213,7 +215,7 @@ def tune(run: Run, targets: str | Path, *, source: str, **settings: Any) -> Tuni
     targets : path
         A file of targets (docs/explanation/tuning.md).
     source : str
-        Which public data these are; goes into the plan.
+        Name of the public data, written into the plan.
     **settings
         The other fields of :class:`opendas.tuning.tune.Settings`: ``method``, ``runs``, ``confirm``, ...
     """
@@ -240,33 +242,32 @@ def experiment(
 ) -> pd.DataFrame:
     """Simulate a run under other losses, plans and estimators, and measure its errors. Nothing is released.
 
-    The frame is confidential if the input is, as the answer of :func:`evaluate` is, and no budget covers it.
-    The reading of the data is entered into their account. With `source` the input is declared public or
-    synthetic.
+    If the input is confidential, so is the frame, as with :func:`evaluate`, and no budget covers it. The
+    account of the data records the reading. `source` declares the input public or synthetic.
 
     Parameters
     ----------
     run : Run
-        Its input is what the simulations start from and are compared with.
+        Its input is the truth of the simulations.
     rhos, epsilons : sequence of exact number, optional
-        Losses; epsilons where the mechanism spends one. By default that of the run.
+        Losses; epsilons if the mechanism spends epsilon. By default, the run's.
     seeds : int or sequence of int
-        How many simulations of each kind, or their seeds. They share the noise of a seed.
+        Number of simulations of each kind, or their seeds. Simulations with one seed share its noise.
     estimators : sequence of str or Estimator, optional
-        Names, or objects of a class of yours. By default that of the run.
+        Names, or objects of your own class. By default, the run's.
     plans : mapping of name to plan, or sequence of preset, optional
-        As :meth:`opendas.runs.run.Run.with_` takes them; None is that of the run.
+        As :meth:`opendas.runs.run.Run.with_` takes them; None is the run's plan.
     entities : bool
-        Errors also at places, school districts and other entity categories.
+        Also report errors at places, school districts and other entity categories.
     source : str, optional
-        Which public or synthetic data the input is.
+        Name of the public or synthetic data.
     ledger : path, optional
-        The book of the data; by default one that knows them.
+        The book of the data; by default, the one that covers them.
     state : path, optional
-        File in which finished simulations are kept: a stopped experiment goes on from there, and one with
-        more seeds or losses makes only those. It is as confidential as the frame.
+        File of finished simulations, from which a stopped experiment resumes and to which one with more seeds
+        or losses adds. It is as confidential as the frame.
     workers : int, optional
-        Processes; by default two, where there are two cores. The frame does not depend on it.
+        Processes; by default two, if there are two cores. The frame does not depend on it.
     progress : callable(stage, done, total), optional
 
     Returns
@@ -324,8 +325,8 @@ def discrete_gaussian(variance: Exact) -> DiscreteGaussian:
     Parameters
     ----------
     variance : exact number
-        The parameter sigma squared, in squared counts; the variance of the integers is a little less where it
-        is below about 1, and equal to it in double precision from 8 on.
+        The parameter sigma squared, in squared counts. The law's variance is slightly smaller if sigma
+        squared is below about 1, and equal to it in double precision from 8 on.
 
     Examples
     --------
@@ -352,27 +353,27 @@ def discrete_laplace(scale: Exact) -> DiscreteLaplace:
 def sample_discrete_gaussian(
     variance: Exact, size: int | tuple[int, ...] | None = None, rng: np.random.Generator | None = None
 ) -> npt.NDArray[np.int64]:
-    """Draw from the exact discrete Gaussian: no floating-point number takes part.
+    """Draw from the exact discrete Gaussian, without floating-point arithmetic.
 
     Parameters
     ----------
     variance : exact number
         The parameter sigma squared, as of :func:`discrete_gaussian`: a fraction, an int or text.
     size : int or tuple of int, optional
-        Shape of the answer; by default one number.
+        Shape of the result; by default, one number.
     rng : numpy.random.Generator, optional
-        For simulations and tests, which can be repeated: anyone who knows its seed can remove the noise. By
-        default the secure random numbers of the operating system, for noise that is to protect someone.
+        For repeatable simulations and tests; anyone who knows its seed can remove the noise. By default, the
+        operating system's secure generator, for noise that protects data.
 
     Returns
     -------
     int64 array
-        In counts. A draw takes 64 random bits, and more where these do not decide it.
+        In counts. A draw takes 64 random bits, and more if these do not determine it.
 
     Raises
     ------
     ConfigError
-        If the variance is a binary floating-point number, or `rng` no generator of numpy.
+        If the variance is a binary floating-point number, or `rng` is not a numpy generator.
     PrivacyError
         If the variance is not positive, or above about 4.9e10.
 
@@ -395,7 +396,7 @@ def sample_discrete_gaussian(
 def sample_discrete_laplace(
     scale: Exact, size: int | tuple[int, ...] | None = None, rng: np.random.Generator | None = None
 ) -> npt.NDArray[np.int64]:
-    """Draw from the exact discrete Laplace law with a `scale` in counts; as for the discrete Gaussian."""
+    """Draw from the exact discrete Laplace law with a `scale` in counts; otherwise as the Gaussian above."""
     from opendas.sampling.draws import sample
 
     return sample(discrete_laplace(scale), size, rng)
@@ -408,7 +409,7 @@ def release(run: Run, out: str | Path, **options: Any) -> Release:
     ----------
     run : Run
     out : path
-        Output folder, new or with other products of the same office.
+        Output folder: new, or with other products of the same office.
     **options
         ``workers``, ``resume``, ``seed``, ``measurements``, ``mdf_format``, ``ledger``, ``key_command``,
         ``passphrase``, ``keep_key``, ``progress``, ``engine``, ``master`` and ``expect``, as
@@ -428,7 +429,7 @@ def release(run: Run, out: str | Path, **options: Any) -> Release:
 
 
 def measure(run: Run, out: str | Path, **options: Any) -> Release:
-    """Take and write all measurements, and nothing else.
+    """Take and write all measurements, without an estimate.
 
     Options as for :func:`release`, without ``measurements`` and ``mdf_format``.
     """
@@ -441,11 +442,11 @@ def measure(run: Run, out: str | Path, **options: Any) -> Release:
 
 
 def estimate(run: Run, out: str | Path, **options: Any) -> Release:
-    """Estimate from the measurements in `out`; opens neither input nor key.
+    """Estimate from the measurements in `out`, without opening input or key.
 
-    Spends nothing; where the measurements were entered into a shared `ledger`, their act is noted there as
-    finished. Options as for :func:`release`: ``workers``, ``resume``, ``mdf_format``, ``ledger``,
-    ``progress``, ``engine`` and ``master``.
+    Spends no budget. A shared `ledger` that holds the act of the measurements notes it as finished. Options
+    as for :func:`release`: ``workers``, ``resume``, ``mdf_format``, ``ledger``, ``progress``, ``engine`` and
+    ``master``.
     """
     from opendas.runs.finished_release import Release
     from opendas.runs.options import RunOptions
@@ -467,27 +468,27 @@ def estimate_published(
     tie: str | Path | None = None,
     **options: Any,
 ) -> Release:
-    """Make consistent microdata of noisy measurements that the Census Bureau published.
+    """Estimate consistent microdata from noisy measurements that the Census Bureau published.
 
-    Nothing confidential is opened, no key is made and nothing is charged.
+    Opens nothing confidential, creates no key and charges no budget.
 
     Parameters
     ----------
     paths : sequence of path
-        Files of the redistricting product, persons, units or both, or of DHC persons: each a folder with
-        ``State.parquet`` and so on.
+        Measurements of the redistricting product (persons, units or both) or of DHC persons, each a folder
+        with ``State.parquet`` and so on.
     out : path
-        Output folder, new or with the other product.
+        Output folder: new, or with the other product.
     frame : sequence of path
-        Public geography: official redistricting zips, one a state, or a table of blocks (CSV, Parquet).
+        Public geography: official redistricting zips, one per state, or a table of blocks (CSV, Parquet).
     estimator : str
-        ``topdown``, ``informed`` or ``posterior``, or the name of another package's.
+        ``topdown``, ``informed``, ``posterior``, or the name of another package's estimator.
     state : str, optional
-        Name, postal or FIPS code of the only state that is read.
+        Name, postal or FIPS code of the only state to read.
     totals : path, optional
-        Published table or zip with the exact counts that the files leave out.
+        Published table or zip with exact counts that the files omit.
     budget : sequence of str
-        Presets or run files that the files were measured with; by default what their variances tell.
+        Presets or run files of the measurements; by default, inferred from their variances.
     tie : path, optional
         Output folder with a release of ``pl94-persons``, with which DHC persons agree in every block.
     **options
@@ -496,7 +497,7 @@ def estimate_published(
     Raises
     ------
     ConfigError, FormatError, GeographyError, DataError, EstimationError, EnvironmentFailure
-        See :mod:`opendas.errors`. Nothing of a file that is at fault stays in `out`.
+        See :mod:`opendas.errors`. Nothing of a refused file remains in `out`.
     """
     from opendas.geography.states import find_state
     from opendas.runs.borrowed.run import borrow_together
@@ -531,16 +532,15 @@ def tabulate(
     allow_derived: bool = False,
     to: str | Path | None = None,
 ) -> tuple[Path, ...]:
-    """Write tables of a release; without `to` into the release, whose certificate is issued again.
+    """Write tables of a release to `to`, or into the release, whose certificate is then issued again.
 
-    With several geolevels, each table is written at each of them; with `long`, all tables at all geolevels
-    into one file with columns geocode, name, geolevel, variable, label, value and margin. With `intervals`,
-    a level such as ``"0.90"``, estimate and interval stand beside each count. A table of what the input
-    lacks is refused, unless `allow_derived`.
+    Each table is written at each geolevel; with `long`, all go into one file with columns geocode, name,
+    geolevel, variable, label, value and margin. `intervals`, a level such as ``"0.90"``, adds an estimate and
+    interval to each count. Tables of data that the input lacks need `allow_derived`.
 
-    With `blocks` in place of a geolevel, a file of districts in any published form, one file in long form is
-    written into `to`, called as the file of districts; with `plans`, each column of that file is a plan, or
-    each file of a folder.
+    `blocks`, a file of districts in any published form, replaces the geolevel; one file in long form, named
+    after it, is written into `to`. With `plans`, each column of that file, or each file of a folder, is a
+    plan.
     """
     from opendas.custody.folders import holding
     from opendas.intervals.laws import exact_level
@@ -552,12 +552,12 @@ def tabulate(
 
     folder = _path(to)
     if (blocks is None) != (bool(geolevel) or format == "pl94"):
-        raise ConfigError("tables are made at a geolevel, or of blocks: give one of them.")
+        raise ConfigError("give either a geolevel or blocks for the tables.")
     if blocks is not None:
         if folder is None or format == "pl94" or intervals is not None:
             raise ConfigError(
-                "a table of your own districts is no part of the release: give a folder for it (--to), in "
-                "Parquet or CSV. opendas interval --blocks has intervals."
+                "a table of your own districts is not part of the release: give a folder for it (--to), in "
+                "Parquet or CSV. opendas interval --blocks gives intervals."
             )
         districts = Path(blocks)
         return (
@@ -572,7 +572,7 @@ def tabulate(
             ),
         )
     confidence = DEFAULT_CONFIDENCE if intervals is None else exact_level(intervals)
-    issue_date()  # no table is written that cannot be certified
+    issue_date()  # refuse before writing a table that cannot be certified
     with holding(release.path):
         written = write_tables(
             release.path,
@@ -598,16 +598,16 @@ def export_measurements(out: str | Path, to: str | Path, *, product: str | None 
     out : path
         An output folder, or a copy of its ``release/``.
     to : path
-        Folder; ``<product>/State.parquet`` and so on come to stand in it.
+        Folder for ``<product>/State.parquet`` and so on.
     product : str, optional
-        One product. Default: all that have a published layout and measurements in full.
+        One product; by default, all with a published layout and full measurements.
 
     Raises
     ------
     ConfigError
-        If there is something at the place already, or the release holds no such measurements.
+        If the place is not empty, or the release holds no such measurements.
     FormatError
-        If it holds only what an estimate used.
+        If it holds only the measurements that an estimate used.
     """
     from opendas.files.atomic import nothing_half_written
     from opendas.files.nmf.bureau_writing import write_bureau_file
@@ -631,13 +631,12 @@ def export_microdata(out: str | Path, to: str | Path, *, product: str | None = N
     out, product
         As for :func:`export_measurements`.
     to : path
-        Folder; ``2020_ppmf_bystate/2020_ppmf_person_44.csv`` comes to stand in it; of a file of 2010,
-        with that year.
+        Folder for ``2020_ppmf_bystate/2020_ppmf_person_44.csv``; data of 2010 carry that year.
 
     Raises
     ------
     ConfigError
-        If there is something at the place already, or the release holds no such microdata.
+        If the place is not empty, or the release holds no such microdata.
     """
     from opendas.files.mdf.reading import write_state_files
     from opendas.files.release_folder import ReleaseFolder
@@ -662,16 +661,16 @@ def export_tidy(
         An output folder, or a copy of its ``release/``; or a noisy measurement file in the Census Bureau's
         layout, a folder with ``State.parquet`` and so on.
     to : path
-        Folder; ``<product>/<geolevel>/<query>.parquet`` come to stand in it.
+        Folder for ``<product>/<geolevel>/<query>.parquet``.
     product : str, optional
-        One product. Default: all.
+        One product; by default, all.
     state : str, optional
-        Of a file of all states in the Bureau's layout, the only state that is read.
+        The only state to read from a file of all states in the Bureau's layout.
 
     Returns
     -------
     (tuple of path, tuple of str)
-        The files, and the query groups that have too many cells for a table.
+        The files, and the query groups with too many cells for a table.
     """
     from opendas.files.addresses import located
     from opendas.files.atomic import nothing_half_written
@@ -689,7 +688,7 @@ def export_tidy(
         trees = (file.tree(), *(() if file.product.companion is None else (file.companion(),)))
         held = {tree.product.name: tree for tree in trees}
     elif state is not None:
-        raise ConfigError("a state is chosen of a noisy measurement file in the Census Bureau's layout.")
+        raise ConfigError("state applies only to a noisy measurement file in the Census Bureau's layout.")
     else:
         folder = ReleaseFolder(Path(out))
         held = {name: folder[name] for name in folder.names}
@@ -711,12 +710,12 @@ def _published(
     to: Path,
     layouts: Sequence[str] = ("pl94-persons", "pl94-units"),
 ) -> list[str]:
-    """Return the products whose files have a published layout.
+    """Return the products that have a published layout.
 
     Raises
     ------
     ConfigError
-        If there is none, or something is at the place already.
+        If there is none, or the place is not empty.
     """
     known = [name for name in names if name in layouts]
     chosen = known if product is None else [product]
@@ -725,7 +724,7 @@ def _published(
             f"the release holds {', '.join(names)}; the published layout is that of {', '.join(layouts)}."
         )
     if to.exists() and any(to.iterdir()):
-        raise ConfigError(f"{to} holds something already; give another folder.")
+        raise ConfigError(f"{to} is not empty; give another folder.")
     return chosen
 
 
@@ -734,21 +733,21 @@ def describe_measurements(
     state: str | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Return what is in a noisy measurement file, the Census Bureau's layout or ours; no answer is read.
+    """Describe a noisy measurement file, in the Census Bureau's or our layout, without reading answers.
 
     Parameters
     ----------
     path : path
         A folder with ``State.parquet`` and so on, or ``release/measurements/<product>``.
     state : str, optional
-        Name, postal or FIPS code of the only state that is looked at.
+        Name, postal or FIPS code of the only state to describe.
     progress : callable(stage, done, total), optional
 
     Returns
     -------
     dict
-        Product, layout, states, rho on the way to a leaf, levels with query groups and variances, what is
-        missing, what contradicts itself, and the tables and query groups that can be asked.
+        Product, layout, states, rho along the path to a leaf, levels with query groups and variances, missing
+        and contradictory parts, and the available tables and query groups.
     """
     from opendas.geography.states import find_state
     from opendas.tables.interval_tables import describe_measurements as describe
@@ -768,29 +767,29 @@ def replicates(
     tied: Release | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Path]:
-    """Run a release again and again on its own counts, so that :meth:`Release.margin` has margins for them.
+    """Repeat a release on its own counts, which gives :meth:`Release.margin` its margins.
 
-    Costs no budget: replicates are made of what is published. They are written into the release, whose
-    certificate is issued again. With more `runs` than there are, only the further ones are drawn.
+    Costs no budget, because replicates start from published counts. They are written into the release, whose
+    certificate is issued again. If there are fewer than `runs`, only the missing ones are drawn.
 
     Parameters
     ----------
     release : Release or PublishedMicrodata
-        Replicates of microdata are written beside them.
+        Replicates of published microdata are written beside them.
     runs : int
         Replicates of each product.
     product : str, optional
-        By default all products of the release.
+        By default, all products of the release.
     seed : int
-        Of their noise.
+        Seed of their noise.
     workers : int, optional
-        Processes; by default one for each core. Each takes the memory of a run.
+        Processes; by default one per core. Each takes the memory of a run.
     resume : bool
-        Finish what an interrupted call began.
+        Finish an interrupted call.
     microdata : path, optional
-        Folder outside of the release for the records of each replicate, and of the counts it started from.
+        Folder outside the release for the records of each replicate and of its starting counts.
     tied : Release, optional
-        What `release` is tied to, if it is: each replicate agrees with one of that release.
+        The release that `release` is tied to, if any: each replicate agrees with one of that release.
     progress : callable(stage, done, total), optional
 
     Returns
@@ -815,8 +814,8 @@ def replicates(
             write_replicate_microdata(release.base, file, records / release.base.product, ())
         return {release.base.product: file.path}
     if records is not None and records.is_relative_to(release.folder.absolute()):
-        raise ConfigError("microdata of replicates are no part of a release: give a folder outside of it.")
-    issue_date()  # nothing is written that cannot be certified
+        raise ConfigError("microdata of replicates do not belong in a release: give a folder outside it.")
+    issue_date()  # refuse before writing what cannot be certified
     names = release.products if product is None else (release.product_name(product),)
     found = {}
     for name in names:
@@ -840,9 +839,9 @@ def evaluate(
     save: bool = True,
     ledger: str | Path | None = None,
 ) -> Evaluation:
-    """Compare a release with the confidential input. The answer is confidential.
+    """Compare a release with the confidential input. The result is confidential.
 
-    The reading is entered into the account of the data, and the certificate says so from then on.
+    The account of the data records the reading, and the certificate states it from then on.
 
     Parameters
     ----------
@@ -850,14 +849,14 @@ def evaluate(
     truth : Run
         The run file with the input; its product must be in the release.
     entities : bool
-        Give errors at every entity category too: places, school districts, ...
+        Also give errors at every entity category: places, school districts, ...
     blocks : path, or frame, optional
-        A drawn plan: give the errors of its districts, too, as of a geolevel `district`. In the forms that
-        :meth:`Release.interval` takes.
+        A district plan, in the forms that :meth:`Release.interval` takes: also give errors of its districts,
+        as a geolevel `district`.
     save : bool
         Also write tables and plots under ``confidential/evaluation``.
     ledger : path, optional
-        The book of the data; by default that of the release, or one that knows the input.
+        The book of the data; by default, the release's, or one that covers the input.
     """
     from opendas.custody.folders import holding
     from opendas.files.area_files import areas_of
@@ -869,11 +868,11 @@ def evaluate(
     name = truth.product.name
     if save and release.folder == release.path:
         raise ConfigError(
-            f"{release.path} is a release alone: give the output folder, which has a place for "
+            f"{release.path} is only a release: give the output folder, which has a place for "
             "what is confidential."
         )
     districts = None
-    if blocks is not None:  # refused before the truth is read, and noted
+    if blocks is not None:  # refused before the truth is read and the reading noted
         released = ReleaseFolder(release.path)[name]
         areas = areas_of(blocks, released.frame, False, released.official)
         districts = areas.districts(released.frame)
@@ -897,26 +896,26 @@ def compare(
     level: str | float | Fraction = "0.90",
     ledger: str | Path | None = None,
 ) -> Comparison:
-    """Put counts of the same places beside each other: area, name, value of each, difference, margin.
+    """Compare counts of the same areas: area, name, value in each source, difference, margin.
 
     Parameters
     ----------
     *sources : path or Release
-        Releases, official redistricting files (zip), files or folders of microdata (MDF, PPMF). The last is
-        what the others are compared with.
+        Releases, official redistricting files (zip), files or folders of microdata (MDF, PPMF). The others
+        are compared with the last.
     truth : Run, optional
-        The run file with the confidential input, which is then what the others are compared with, and makes
-        the answer confidential. The reading is entered into the account of every release among the sources,
-        as by :func:`evaluate`.
+        The run file with the confidential input. All sources are then compared with it, and the result is
+        confidential. The account of every release among the sources records the reading, as with
+        :func:`evaluate`.
     tables : sequence of str
-        Tables or query groups; by default P2, P4 and H1 of the redistricting data, without the combinations
-        of races, and for other products all query groups with few rows.
+        Tables or query groups; by default P2, P4 and H1 of the redistricting data, without combinations of
+        races, and for other products all query groups with few rows.
     geolevels : sequence of str
-        By default all levels and entity categories that the sources have.
+        By default, all levels and entity categories of the sources.
     blocks : path, or frame, optional
-        A plan of districts: which block is in which, as for :meth:`Release.interval`.
+        A district plan: the district of each block, as for :meth:`Release.interval`.
     level : str, float or Fraction
-        Of the margins.
+        Level of the margins.
     ledger : path, optional
         The book of the data, as for :func:`evaluate`.
 
@@ -928,7 +927,7 @@ def compare(
     Raises
     ------
     ConfigError
-        If a source is none of these, or they have no product or area in common.
+        If a source has another form, or the sources have no product or area in common.
     """
     from opendas.comparison.comparison import Comparison
     from opendas.comparison.sources import open_source, truth_source
@@ -953,19 +952,19 @@ def compare(
 def swap(
     run: Run, to: str | Path, *, seed: int | None = None, ledger: str | Path | None = None, **parameters: Any
 ) -> Swapped:
-    """Swap households of a run's records, as before 2020: to compare with, without a formal guarantee.
+    """Swap households of a run's records, as before 2020: for comparison, without a formal guarantee.
 
-    Counts of persons by the attributes that partners agree in stay exact in every leaf. The reading is
-    entered into the account of the data, where there is one.
+    Counts of persons by the attributes that swapped households share stay exact in every leaf. The account of
+    the data, if there is one, records the reading.
 
     Parameters
     ----------
     run : Run
-        Of reader ``records``, one row a person with the number of the household.
+        With the reader ``records``, one row per person with the household's number.
     to : path
-        New folder, which is made its owner's alone; :func:`compare` reads it.
+        New folder, readable by its owner only; :func:`compare` reads it.
     seed : int, optional
-        By default drawn from the operating system. Who has it can swap back.
+        By default, from the operating system. Anyone who has it can undo the swaps.
     ledger : path, optional
         The book of the data.
     **parameters
@@ -975,7 +974,7 @@ def swap(
     Returns
     -------
     Swapped
-        How many households there are, moved and could not be matched.
+        Numbers of households in all, moved, and without a match.
     """
     from opendas.comparison.swapping import Swap, write_swapped
     from opendas.custody.account import EXACT
@@ -995,14 +994,14 @@ def write_comparison(
     ----------
     comparison : Comparison
     to : path
-        Folder; with the truth among the sources, it is made its owner's alone.
+        Folder; if the truth is among the sources, only its owner can read it.
     geometry : path or sequence of path
-        Shapefiles, GeoPackages or GeoJSON with the shapes of areas, at one geolevel or several.
+        Shapefiles, GeoPackages or GeoJSON of areas, at one or several geolevels.
 
     Raises
     ------
     ConfigError
-        If the folder is a part of a release.
+        If the folder is part of a release.
     """
     from opendas.comparison.page import write_comparison as write
 
@@ -1021,21 +1020,22 @@ def account(*, rho: Exact, delta: Exact | None = None) -> Account: ...
 def account(
     source: Run | Exact | None = None, delta: Exact | None = None, *, rho: Exact | None = None
 ) -> Account | PlanAccount:
-    """Return what a rho, or the plan of a run, amounts to as (epsilon, delta) and for an attacker.
+    """Return the (epsilon, delta) and the bounds on an attacker of a rho or of a run's plan.
 
     Parameters
     ----------
     source : Run, or exact number
-        A run, whose plan is accounted for; or a rho, as with the keyword.
+        A run, or a rho, as with the keyword.
     delta : exact number in (0, 1), optional
-        Where epsilon is quoted. Default: that of the run's budget, and 1e-10 for a rho.
+        Delta at which epsilon is quoted; by default, that of the run's budget, and 1e-10 for a rho.
     rho : exact number, optional
 
     Returns
     -------
     Account or PlanAccount
-        Both have ``epsilon(formula)`` with ``"cks"`` and ``"bun-steinke"``; that of a run also ``"exact"``,
-        and curves, losses of parts of a record and within official areas, spare noise and the attacker.
+        Both have ``epsilon(formula)`` with ``"cks"`` and ``"bun-steinke"``; that of a run also has
+        ``"exact"``, curves, losses of parts of a record and within official areas, spare noise and the
+        attacker.
 
     Raises
     ------
@@ -1067,17 +1067,17 @@ def allocate(
     weights: Sequence[float] | None = None,
     neighbours: str = "unbounded",
 ) -> Allocation:
-    """Share a budget out over the levels of a hierarchy with the least squared error after clamping at zero.
+    """Allocate a budget over the levels of a hierarchy for least squared error after clamping at zero.
 
     Parameters
     ----------
     levels : mapping, or sequence of :class:`~opendas.allocation.histogram.Level`
-        Level -> array of counts, one a node; or a single number, which says how many nodes there are and
-        nothing of their counts. All must be public: an allocation is published.
+        Level -> array of counts, one per node; or the number of nodes alone, if their counts are not used.
+        All must be public, because an allocation is published.
     mechanism : str
         ``laplace``, ``gaussian``, ``discrete-laplace`` or ``discrete-gaussian``.
     total, mse : str, int or Fraction
-        The total epsilon or rho; or a target for the weighted sum of mean squared errors.
+        Total epsilon or rho, or a target for the weighted sum of mean squared errors.
     weights : sequence of float, optional
         One per level; 1 each by default.
     neighbours : str
@@ -1110,16 +1110,16 @@ def allocate_run(
     ledger: str | Path | None = None,
     after_least_squares: bool = False,
 ) -> RunAllocation:
-    """Share the budget of a run out over geolevels and query groups, from public numbers.
+    """Allocate the budget of a run over geolevels and query groups, from public numbers.
 
-    Arguments and errors as :func:`opendas.runs.allocate.allocate_for_run`; with `after_least_squares`, of
-    which only `total` and `weights` go with it, as ``allocate_for_run_after_least_squares`` there.
+    Arguments and errors are those of :func:`opendas.runs.allocate.allocate_for_run`. `after_least_squares`
+    allows only `total` and `weights`, as ``allocate_for_run_after_least_squares`` there.
     """
     from opendas.runs.allocate import allocate_for_run, allocate_for_run_after_least_squares
 
     if after_least_squares:
         if (mse, prior, stand_in, source, ledger) != (None,) * 5:
-            raise ConfigError("after_least_squares goes with total and weights only: it uses no counts.")
+            raise ConfigError("after_least_squares uses no counts: give only total and weights with it.")
         return allocate_for_run_after_least_squares(run, total=total, weights=weights)
     return allocate_for_run(
         run,
@@ -1159,18 +1159,18 @@ def create_ledger(
     delta: Exact | None = None,
     neighbours: str = "bounded",
 ) -> dict[str, Any]:
-    """Make the account of a data set, with a limit: a new file, and its key beside it.
+    """Create the account (book) of a data set, with a limit: a new file, and its key beside it.
 
     Parameters
     ----------
     book : path
-        Goes to runs on the data as ``ledger``.
+        New file, passed to runs on the data as ``ledger``.
     unit : str
-        Identifier of what is protected: ``person``, ``housing-unit``, ``patient``, ...
+        Identifier of the protected unit: ``person``, ``housing-unit``, ``patient``, ...
     rho, epsilon, delta : exact numbers
         The limit: a rho, or an epsilon at a delta.
     neighbours : str
-        ``bounded`` or ``unbounded``: the change that the limit is about.
+        ``bounded`` or ``unbounded``: the neighbour relation of the limit.
 
     Returns
     -------
@@ -1180,7 +1180,7 @@ def create_ledger(
     Raises
     ------
     ConfigError
-        If there is a file already, or unit or limit are wrong.
+        If the file exists already, or unit or limit are invalid.
     """
     from opendas.custody.books import create_book
 
@@ -1189,20 +1189,20 @@ def create_ledger(
 
 
 def add_to_ledger(book: str | Path, rho: Exact, note: str) -> dict[str, Any]:
-    """Enter a loss that was spent elsewhere, and return the account as :func:`ledger` does.
+    """Enter a loss spent elsewhere, and return the account as :func:`ledger` does.
 
     Parameters
     ----------
     book : path
     rho : exact number
-        What it cost one protected unit of the book.
+        Loss of one protected unit of the book.
     note : str
-        What was released, where and when.
+        Description: what was released, where and when.
 
     Raises
     ------
     PrivacyError
-        If the limit is too small for what was spent already.
+        If the limit is smaller than the sum of all losses.
     """
     from opendas.custody.books import add_loss, book_of
 
@@ -1211,12 +1211,12 @@ def add_to_ledger(book: str | Path, rho: Exact, note: str) -> dict[str, Any]:
 
 
 def ledger(book: str | Path) -> dict[str, Any]:
-    """Return what a data set may spend and has spent, for each change, and every act on it. Confidential.
+    """Return the limit and losses of a data set, for each change, and every act on it. Confidential.
 
     Raises
     ------
     ConfigError
-        If it is no book.
+        If the file is not a book.
     PrivacyError
         If it is damaged.
     """
@@ -1228,11 +1228,11 @@ def ledger(book: str | Path) -> dict[str, Any]:
 
 
 def status(out: str | Path) -> list[dict[str, Any]]:
-    """Return one row per run in an output folder: how far it is, what is left, and what it has spent.
+    """Return one row per run in an output folder: its progress, remaining work and loss.
 
-    Reads only, and takes no lock: a run may be active in the folder. The fields are those of
-    :class:`opendas.runs.progress.status.RunStatus`. The loss is what the folder's ledger, its own or a book,
-    holds; None where the run is not begun.
+    Only reads, and takes no lock, so a run may be active in the folder. The fields are those of
+    :class:`opendas.runs.progress.status.RunStatus`. The loss is the one in the folder's ledger, its own or a
+    book; None if the run has not begun.
     """
     from opendas.runs.progress.status import folder_status
 
@@ -1240,9 +1240,9 @@ def status(out: str | Path) -> list[dict[str, Any]]:
 
 
 def forget_key(out: str | Path, *, ledger: str | Path | None = None) -> tuple[str, ...]:
-    """Destroy the run keys of an output folder; returns the products whose key was destroyed.
+    """Destroy the run keys of an output folder, and return the products whose key was destroyed.
 
-    `ledger` is the book that its acts are in, if it lies elsewhere now.
+    `ledger` is the book with the folder's acts, if it has moved.
     """
     from opendas.phsafe.folder import HouseholdWorkspace, stored_mode
     from opendas.runs.workspace import Workspace, forget_keys

@@ -106,7 +106,7 @@ def test_options_that_do_not_go_together(tmp_path: Path, capsys: CAPTURE) -> Non
         capsys, "allocate", str(counts), "--mechanism", "laplace", "--total", "1", "--after-least-squares"
     )
     assert code == 2
-    with pytest.raises(ConfigError, match="total and weights only"):
+    with pytest.raises(ConfigError, match="only total and weights"):
         od.allocate_run(od.load(path), mse=10, after_least_squares=True)
 
 
