@@ -1,1 +1,1 @@
-"""Keys, ledger and stamps: what an office keeps and may be asked for."""
+"""Keys, ledgers and stamps that an office keeps."""

@@ -1,6 +1,6 @@
-"""What a certificate says of the account: which act a release is, what the data set has spent, who looked.
+"""Summarise an account for a certificate: position of a release, losses of the data set, readings.
 
-Made of a ledger, in numbers and names that are public; docs/proofs/ledger.md argues for each.
+Computed from a ledger, in public numbers and names; docs/proofs/ledger.md justifies each.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ READINGS: Mapping[str, str] = MappingProxyType(
         PLAN: "a frame was read from the data to plan",
     }
 )
-"""Acts that read the truth without noise, in words."""
+"""Descriptions of acts that read the truth without noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What may have led to the choice of a release with the truth in sight.
+    """Counts of acts through which a release may have been chosen with the truth in sight.
 
     Parameters
     ----------
     plans : int
-        Readings from which a plan was made, before the release was measured.
+        Readings for planning, before the release was measured.
     evaluations : int
-        Comparisons of releases of the same protected unit, or of ones that are not in the account, with the
-        data; and exact tables, with which any release can be compared.
+        Comparisons of the data with releases of the same protected unit or outside the account, and exact
+        tables, with which any release can be compared.
     candidates : int
-        Other releases of the same protected unit that were measured and not published.
+        Other releases of the same protected unit, measured but not published.
     """
 
     plans: int
@@ -55,34 +55,34 @@ class Selection:
 
     @property
     def possible(self) -> bool:
-        """Whether the release may have been chosen by the truth: no rho covers such a choice."""
+        """Whether the release may have been chosen by the truth; no rho covers such a choice."""
         return self.plans > 0 or (self.evaluations > 0 and self.candidates > 0)
 
 
 @dataclass(frozen=True, slots=True)
 class AccountFacts:
-    """What a certificate says of the account.
+    """Facts of a certificate about the account.
 
     Parameters
     ----------
     book : bool
-        Whether the data set has a book; else the account is the output folder's own.
+        Whether the data set has a book; otherwise, the account is the output folder's own.
     acts : int
-        Measurements in the account.
+        Number of measurements in the account.
     places : mapping of str to int
-        Product of this release -> which of these acts it is.
+        Product of this release -> its position among these acts.
     readings : int
-        Times that the truth was read without noise: by evaluations, tuning, allocation.
+        Number of readings of the truth without noise: evaluations, tuning, allocation.
     head : str or None
         The blinded head of the book.
     unit, relation, change : str or None
-        What the book protects, and the change that its limit is about.
+        Protected unit of the book, and the change that its limit covers.
     limit : mapping of str to str
-        Exact: ``rho``, and ``epsilon`` with ``delta`` where it was declared so.
+        Exact texts: ``rho``, and ``epsilon`` with ``delta`` if declared so.
     spent : Fraction or None
-        Rho of all acts of the book.
+        Total rho of the book's acts.
     delta : Fraction
-        Sum of the deltas of those acts of the book that hold their rho but for a probability.
+        Sum of the deltas of the book's acts that are approximate rho-zCDP.
     """
 
     book: bool
@@ -118,7 +118,7 @@ class AccountFacts:
             delta = parse_fraction(record.get("delta", "0"), "delta")
             return cls(**{**record, "spent": exact, "delta": delta})
         except (KeyError, TypeError) as error:
-            raise FormatError("certificate.json: what it says of the account was changed.") from error
+            raise FormatError("certificate.json: its account section was changed.") from error
 
 
 def account_of(
@@ -126,16 +126,16 @@ def account_of(
     run_ids: Mapping[str, str],
     blind: Callable[[str], str] | None = None,
 ) -> AccountFacts:
-    """Return what a certificate says of an account.
+    """Return the facts of an account for a certificate.
 
     Parameters
     ----------
     lines : sequence of LedgerLine
-        Of the book, or of the output folder's own ledger.
+        Lines of the book, or of the output folder's own ledger.
     run_ids : mapping of product to run
         The runs of the release.
     blind : callable(head), optional
-        Blinds the head of a book; an output folder's own has none in a release.
+        Blinds the head of a book; a release does not state the head of a folder's own ledger.
     """
     entries = [line.entry for line in lines if line.entry is not None]
     order = {entry.run_id: number for number, entry in enumerate(entries, start=1)}
@@ -161,7 +161,7 @@ def account_of(
 
 
 def _book_totals(terms: BookTerms, entries: Sequence[LedgerEntry]) -> tuple[Spent, ...]:
-    """Return the total of each change that the acts of a book touch; that of its limit comes first."""
+    """Return the totals of each change that a book's acts touch, beginning with its limit's change."""
     others = [change for change in CENSUS_CHANGES if change != terms.change]
     found = total_spent(entries, [terms.change, *others])
     by_change = {(spent.relation, spent.change): spent for spent in found}
@@ -170,7 +170,7 @@ def _book_totals(terms: BookTerms, entries: Sequence[LedgerEntry]) -> tuple[Spen
 
 
 def selection_of(lines: Sequence[LedgerLine], run_ids: Collection[str]) -> Selection:
-    """Return how the runs of a release may have been chosen with the truth in sight.
+    """Count the acts through which a release may have been chosen with the truth in sight.
 
     Parameters
     ----------
@@ -181,13 +181,15 @@ def selection_of(lines: Sequence[LedgerLine], run_ids: Collection[str]) -> Selec
     Raises
     ------
     PrivacyError
-        If the account has none of these runs.
+        If the account contains none of these runs.
     """
     entries = {line.run_id: line.entry for line in lines if line.entry is not None}
     acts = [(number, line.said) for number, line in enumerate(lines) if isinstance(line.said, LedgerAct)]
     own = {run_id for run_id in run_ids if run_id in entries}
     if not own:
-        raise PrivacyError("the account that this release names holds none of its runs: it is another one.")
+        raise PrivacyError(
+            "the account that this release names holds none of its runs; give the account of this release."
+        )
     units = {entries[run_id].unit for run_id in own}
     alike = {run_id for run_id, entry in entries.items() if entry.unit in units}
     others = entries.keys() - alike
@@ -201,7 +203,7 @@ def selection_of(lines: Sequence[LedgerLine], run_ids: Collection[str]) -> Selec
 
 
 def book_answer(lines: Sequence[LedgerLine]) -> dict[str, Any]:
-    """Return what ``opendas ledger BOOK --json`` says: limit, spent, totals, acts. It names runs.
+    """Return the content of ``opendas ledger BOOK --json``: limit, spent, totals, acts. It names runs.
 
     Parameters
     ----------
@@ -243,7 +245,7 @@ def _text(loss: Loss) -> str:
 
 
 def _act(line: LedgerLine, terms: BookTerms) -> dict[str, object] | None:
-    """Return an act in words; None for lines that are none."""
+    """Return an act in words; None for lines that are not acts."""
     if line.entry is not None:
         return {
             "act": "discover" if line.entry.delta else "measure",

@@ -1,6 +1,6 @@
-"""What a book declares in its first line, and the filter: which acts its limit still allows.
+"""Declare the terms of a book in its first line, and refuse acts beyond its limit.
 
-A book is a ledger that begins with terms: the account of one data set. Argument: docs/proofs/ledger.md.
+A book is a ledger that begins with terms, the account of one data set. Argument: docs/proofs/ledger.md.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from opendas.privacy.relations import Neighbours
 from opendas.privacy.zcdp import checked_delta, epsilon_cks
 
 _GRID: Final = 10**9
-"""A limit in epsilon is held by a rho of nine decimals, rounded down."""
+"""Grid of nine decimals, to which the rho of a limit in epsilon is rounded down."""
 
 
 def rho_within(epsilon: Fraction, delta: Fraction) -> Fraction:
-    """Return the largest rho of nine decimals whose epsilon at delta is not above the one given.
+    """Return the largest rho of nine decimals whose epsilon at delta is at most the one given.
 
     The conversion is that of :func:`opendas.privacy.zcdp.epsilon_cks`, which rounds up: the rho is safe.
 
     Raises
     ------
     ConfigError
-        If not even the least rho stays within it.
+        If even the least rho exceeds it.
     """
 
     def within(steps: int) -> bool:
@@ -59,13 +59,13 @@ class BookTerms:
     unit : str
         Identifier of the protected unit.
     relation : Neighbours
-        Of the change that the limit is about: one unit replaced, or one added or removed.
+        Change that the limit covers: one unit replaced, or one added or removed.
     rho : Fraction
         The limit.
     epsilon, delta : Fraction or None
-        The limit as it was declared, where it was declared so; `rho` holds it.
+        The limit as declared, if it was declared in epsilon; `rho` enforces it.
     key_commitment : str
-        Of the key under which inputs are tagged: no two books have the same.
+        Commitment to the key that tags inputs; each book has its own.
     version : str
     """
 
@@ -83,7 +83,7 @@ class BookTerms:
         if not isinstance(self.key_commitment, str) or not self.key_commitment:
             raise PrivacyError("Book: a field has the wrong type.")
         if not isinstance(self.unit, str) or self.unit != unit_id(self.unit) or self.rho <= 0:
-            raise PrivacyError("Book: its unit is an identifier, and its limit is positive.")
+            raise PrivacyError("Book: the unit must be an identifier and the limit positive.")
         object.__setattr__(self, "relation", Neighbours(self.relation))
 
     @classmethod
@@ -105,7 +105,7 @@ class BookTerms:
         unit : str
             Identifier of the protected unit, such as ``person`` or ``housing-unit``.
         rho : exact number, optional
-            The limit; or `epsilon` with `delta`.
+            The limit; alternatively, `epsilon` with `delta`.
         epsilon, delta : exact numbers, optional
         relation : Neighbours
         key_commitment, version : str
@@ -113,7 +113,7 @@ class BookTerms:
         Raises
         ------
         ConfigError
-            If the unit is no identifier, or the limit is not given in exactly one way.
+            If the unit is not an identifier, or the limit is not given in exactly one way.
         """
         if unit != unit_id(unit):
             raise ConfigError(f"--unit {unit}: write the protected unit as {unit_id(unit)!r}.")
@@ -132,16 +132,16 @@ class BookTerms:
 
     @property
     def change(self) -> Change:
-        """The change that is accounted for, with what it induces in records of other products."""
+        """The change accounted for, with the changes it induces in records of other products."""
         return change_of(self.unit)
 
     def cost(self, entry: LedgerEntry) -> Fraction:
-        """Return the rho that an act costs one protected unit.
+        """Return the loss of an act for one protected unit, in rho.
 
         Raises
         ------
         PrivacyError
-            If it cannot be said, or is infinite: then the book does not admit the act.
+            If it is unknown or infinite; the book then refuses the act.
         """
         if not self.change.factors.get(entry.unit):
             raise PrivacyError(
@@ -157,30 +157,28 @@ class BookTerms:
             )
         if isinstance(cost[0], str):
             raise PrivacyError(
-                "noise from a seed, and an infinite budget, pass every limit: they are for made or public "
-                "data, and this data set has an account. Nothing was drawn."
+                "noise from a seed, and an infinite budget, pass every limit: they are for synthetic or "
+                "public data, and this data set has an account. Nothing was drawn."
             )
         return cost[0]
 
     def spent(self, entries: Iterable[LedgerEntry]) -> Fraction:
-        """Return the rho of all acts together."""
+        """Return the total rho of all acts."""
         total = sum_of([self.cost(entry) for entry in entries])
         if isinstance(total, str):
             raise AssertionError("costs are finite")
         return total
 
     def admit(self, earlier: Iterable[LedgerEntry], entry: LedgerEntry) -> None:
-        """Refuse an act that would pass the limit.
+        """Refuse an act that would exceed the limit.
 
         Raises
         ------
         PrivacyError
-            Before anything is drawn.
-
-        Notes
+            Before any draw.  Notes
         -----
-        Feldman and Zrnic (2021), Theorem 4.3, at every order: acts chosen one after the other, each knowing
-        what the earlier ones gave, are together within the limit if their losses never sum to more.
+        Feldman and Zrnic (2021), Theorem 4.3, at every order: acts chosen adaptively stay within the limit
+        together if the sum of their losses never exceeds it.
         """
         acts = (*earlier, entry)
         spent, cost = self.spent(acts[:-1]), self.cost(entry)
@@ -194,7 +192,7 @@ class BookTerms:
             )
 
     def _within(self, deltas: Fraction) -> Fraction:
-        """Return the rho that the limit allows acts whose deltas sum to `deltas`: they add to epsilon's."""
+        """Return the rho allowed to acts whose deltas sum to `deltas`, which add to the limit's delta."""
         if self.epsilon is None or self.delta is None or deltas == 0:
             return self.rho
         return rho_within(self.epsilon, self.delta - deltas) if deltas < self.delta else Fraction(0)
@@ -205,7 +203,7 @@ class BookTerms:
         return {name: format_fraction(value) for name, value in limit.items() if value is not None}
 
     def loss_json(self, rho: Fraction) -> dict[str, str]:
-        """Return a rho as exact text, with its epsilon, rounded up, where the limit is one in epsilon."""
+        """Return a rho as exact text, with its epsilon (rounded up) if the limit is in epsilon."""
         found = {"rho": format_fraction(rho)}
         if self.delta is not None:
             found["epsilon"] = str(epsilon_cks(rho, self.delta))
@@ -223,7 +221,7 @@ class BookTerms:
 
     @classmethod
     def from_json(cls, record: Mapping[str, object]) -> Self:
-        """Read what :meth:`as_json` wrote; every field must be there and no other."""
+        """Read the output of :meth:`as_json`, which has exactly these fields."""
         values = dict(record)
         limit = values.pop("limit")
         if not isinstance(limit, dict):

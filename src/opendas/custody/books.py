@@ -1,7 +1,7 @@
-"""Books: made, opened, and found again from the same data.
+"""Create and open books, and find the book that covers an input.
 
-A book lies wherever its owner puts it, with its key beside it. So that a run in another folder finds it by
-itself, each book also has a name in one folder of its user's, or of an office: ``OPENDAS_BOOKS``.
+The owner chooses the place of a book, and its key lies beside it. A link in the user's or office's folder of
+books (``OPENDAS_BOOKS``) lets runs in any folder find it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KEY_SUFFIX = ".key"
 _FILE = b"opendas input file 1"
 
 InputTags = Callable[[RunKey], tuple[str, ...]]
-"""Tags an input under the key of a book."""
+"""Function that tags an input under a book's key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Book:
     path : Path
     terms : BookTerms
     key : RunKey
-        Tags inputs, and blinds the head; no noise is drawn from it.
+        Tags inputs and blinds the head; it never draws noise.
     """
 
     path: Path
@@ -48,41 +48,41 @@ class Book:
     key: RunKey = field(repr=False)
 
     def covers(self, tags: Iterable[str]) -> bool:
-        """Whether an input with one of these tags was entered here."""
+        """Whether the book holds an input with one of these tags."""
         return not Ledger.beside(self.path).inputs().isdisjoint(tags)
 
     def blinded(self, head: str) -> str:
-        """Return what a release says of a head of this book: 64 hexadecimal digits.
+        """Return the blinded form of a head of this book, 64 hexadecimal digits.
 
-        It reveals nothing of what the book holds; anyone with book and key can recompute it.
+        It reveals nothing about the book's content; anyone with book and key can recompute it.
         """
         return self.key.tag(b"opendas head of a book 1" + bytes.fromhex(head))
 
 
 def add_loss(book: Book, rho: Fraction | str | int, what: str) -> None:
-    """Enter a loss that was spent elsewhere: by another program, or before the book was made.
+    """Enter a loss spent elsewhere: by another program, or before the book existed.
 
     Parameters
     ----------
     book : Book
     rho : exact number
-        Of one protected unit of the book, under its relation, with what it induces.
+        Loss of one protected unit of the book, under its relation, with induced changes.
     what : str
-        In words, for readers of the book.
+        Description for readers of the book.
 
     Raises
     ------
     ConfigError
-        If there are no words.
+        If the description is empty.
     PrivacyError
-        If it would pass the limit: then the limit is too small for what was spent already.
+        If the sum would exceed the limit, which is then too small.
     """
     if not what.strip():
         raise ConfigError("say in a few words what was released, and when (--note).")
     entry = LedgerEntry(
         run_id=token_hex(16),
         product=what.strip(),
-        key_commitment=token_hex(32),  # of a key that is not ours: no two are alike
+        key_commitment=token_hex(32),  # no key is known here; random, because commitments must differ
         input_tag="-",
         plan_digest="-",
         mechanism=Mechanism.DISCRETE_GAUSSIAN,
@@ -95,7 +95,7 @@ def add_loss(book: Book, rho: Fraction | str | int, what: str) -> None:
 
 
 def file_tags(key: RunKey, digests: Sequence[bytes]) -> tuple[str, ...]:
-    """Return the keyed tags of files, from their SHA-256."""
+    """Return the keyed tags of files, given their SHA-256."""
     return tuple(key.tag(_FILE + digest) for digest in digests)
 
 
@@ -108,7 +108,7 @@ def create_book(
     delta: Fraction | str | int | None = None,
     relation: Neighbours | str = Neighbours.BOUNDED,
 ) -> Book:
-    """Make a book, with its key beside it, and note where it lies.
+    """Create a book, with its key beside it, and link it in the folder of books.
 
     Parameters
     ----------
@@ -123,15 +123,15 @@ def create_book(
     Raises
     ------
     ConfigError
-        If there is a file already, or unit or limit are wrong.
+        If the file exists already, or unit or limit are invalid.
     EnvironmentFailure
-        If it cannot be written. A book that only could not be noted stands, and is used with ``--ledger``.
+        If it cannot be written. If only the link fails, the book exists and is used with ``--ledger``.
     """
     key_path = _key_path(path)
     if path.exists() or path.is_symlink() or not path.absolute().parent.is_dir():
         raise ConfigError(f"{path}: give the name of a new file, in a folder that exists.")
     if key_path.exists():
-        raise ConfigError(f"{key_path} is there already; choose another name for the book.")
+        raise ConfigError(f"{key_path} exists already; choose another name for the book.")
     key = RunKey.generate()
     commitment = key.commitment()
     terms = BookTerms.declare(
@@ -159,16 +159,16 @@ def book_of(path: Path) -> Book:
     Raises
     ------
     ConfigError
-        If the file is not there, or no book.
+        If the file does not exist or is not a book.
     PrivacyError
-        If it is damaged, or its key is lost or another one.
+        If it is damaged, or its key is missing or another book's.
     """
     if not path.is_file():
         raise ConfigError(f"--ledger {path}: there is no such book; opendas ledger create makes one.")
     terms = Ledger.beside(path).terms
     if terms is None:
         raise ConfigError(
-            f"{path} is no book: it declares no limit and no protected unit. Make one with opendas ledger "
+            f"{path} is not a book: it declares no limit and no protected unit. Make one with opendas ledger "
             "create BOOK --limit-rho R --unit NAME, and give that."
         )
     key_path = _key_path(path.resolve())
@@ -184,9 +184,9 @@ def book_of(path: Path) -> Book:
 
 
 def books_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the folder in which books are noted; None where there is no place for one.
+    """Return the folder of links to books; None if there is no place for one.
 
-    It is the one of ``OPENDAS_BOOKS``, else ``opendas/books`` among the data of the user's programs.
+    It is ``OPENDAS_BOOKS``, or else ``opendas/books`` in the user's data folder.
     """
     given = environment.get(FOLDER_VARIABLE)
     if given:
@@ -199,14 +199,14 @@ def books_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def known_books() -> tuple[Book, ...]:
-    """Return the books that runs of this user are held against.
+    """Open the books that may cover runs of this user.
 
     Raises
     ------
     EnvironmentFailure
-        If one is noted and not there: whether it covers an input cannot be said without it.
+        If a linked book is missing: whether it covers an input is then unknown.
     PrivacyError
-        If one is damaged, or its key is not there.
+        If one is damaged, or its key is missing.
     """
     folder = books_folder()
     if folder is None or not folder.is_dir():
@@ -229,7 +229,7 @@ def _key_path(path: Path) -> Path:
 
 
 def _note(path: Path, terms: BookTerms) -> None:
-    """Give a book its name in the folder of books, if it does not lie there."""
+    """Link a book in the folder of books, unless it lies there."""
     folder = books_folder()
     if folder is None or path.parent == folder.resolve():
         return
@@ -240,6 +240,6 @@ def _note(path: Path, terms: BookTerms) -> None:
         (folder / f"{path.name}-{terms.key_commitment[:8]}").symlink_to(path)
     except OSError as error:
         raise EnvironmentFailure(
-            f"{path.name} is made, but could not be noted in {folder} ({error.strerror}): runs find it only "
-            f"with --ledger. Set {FOLDER_VARIABLE} to a folder that can be written before making the next."
+            f"{path.name} was created, but could not be linked in {folder} ({error.strerror}): runs find it "
+            f"only with --ledger. Set {FOLDER_VARIABLE} to a writable folder before creating the next."
         ) from error

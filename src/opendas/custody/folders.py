@@ -1,10 +1,10 @@
-"""Folders entered one by one, by descriptor: what someone exchanges behind our back is never followed.
+"""Walk paths folder by folder through descriptors, so that no replaced link or folder is followed.
 
-A path says where a name was when it was looked up; between two calls someone who may write into one of its
-folders can put a link or another folder there. So a path is walked once, each folder opened from the one
-before it, and what is done in the last one is done through its descriptor. Inside an output folder no link is
-followed at all, every folder must be its owner's, and nothing is open to its group unless the output folder
-is. Above it the path is its caller's: what it says is followed. Argument: docs/proofs/places.md.
+Between two system calls on a path, anyone who may write into one of its folders can put a link or another
+folder there. So a path is walked once, each folder is opened from the one before it, and all work in the last
+one goes through its descriptor. Inside an output folder, no link is followed, every folder must belong to its
+owner, and nothing is open to its group unless the output folder is. Above it, the caller's path is followed
+as given. Argument: docs/proofs/places.md.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import BinaryIO, Final
 from opendas.errors import PrivacyError
 
 LOCK_NAME: Final = ".opendas.lock"
-"""File by which an output folder is known as one."""
+"""File that marks an output folder."""
 
 PARTIAL_SUFFIX: Final = ".partial"
-"""Ending of a temporary name, which also starts with a dot, so that readers of data sets skip it."""
+"""Suffix of temporary names, which also start with a dot so that readers of data sets skip them."""
 
 _ENTER: Final = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -37,13 +37,13 @@ _held: dict[str, tuple[Identity, int]] = {}
 
 
 def writable(place: Path) -> bool:
-    """Whether this process may write into a folder, or make it where it is not there."""
+    """Whether this process may write into a folder, or create it if missing."""
     existing = next((path for path in (place, *place.parents) if path.exists()), place)
     return existing.is_dir() and os.access(existing, os.W_OK)
 
 
 def at_once(path: str, flags: int) -> int:
-    """Open a file for :func:`open`; a pipe into which nobody writes is an empty file, and not waited for."""
+    """Open a file for :func:`open`; a pipe without a writer reads as empty instead of blocking."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     os.set_blocking(descriptor, True)
     return descriptor
@@ -51,14 +51,14 @@ def at_once(path: str, flags: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder that is open; made by :func:`open_folder`.
+    """An open folder; see :func:`open_folder`.
 
     Parameters
     ----------
     descriptor : int
-        Names are looked up from here.
+        Names are looked up relative to it.
     output : os.stat_result or None
-        Of the output folder that it lies in, None where it lies in none.
+        Status of the output folder around it; None outside output folders.
     """
 
     descriptor: int
@@ -66,16 +66,16 @@ class Folder:
 
     @property
     def shared(self) -> bool:
-        """Whether the output folder is open to its group, which has to be asked for."""
+        """Whether the output folder is open to its group, as its owner requested."""
         return self.output is not None and bool(self.output.st_mode & stat.S_IWGRP)
 
     @property
     def mode(self) -> int:
-        """Mode of new folders, before the umask; for files without the bits of execution."""
+        """Mode of new folders, before the umask; files lack the execute bits."""
         return 0o777 if self.output is None else 0o775 if self.shared else 0o755
 
     def new(self, name: str, mode: int | None = None) -> int:
-        """Open a new file for writing: never one that is there, nor through a link."""
+        """Open a new file for writing, never an existing one and never through a link."""
         wanted = self.mode & 0o666 if mode is None else mode
         descriptor = os.open(name, _NEW, wanted, dir_fd=self.descriptor)
         if self.shared and mode is None:
@@ -84,12 +84,12 @@ class Folder:
 
     @contextlib.contextmanager
     def whole(self, name: str, mode: int | None = None) -> Iterator[BinaryIO]:
-        """Open a file that gets its name when the block ends without an error, in one step, on disk.
+        """Open a temporary file that is flushed and renamed atomically if the block ends without an error.
 
         Raises
         ------
         PrivacyError
-            If someone put something else in its place meanwhile.
+            If someone replaced it in the meantime.
         """
         temporary = f".{token_hex(12)}{PARTIAL_SUFFIX}"
         descriptor = self.new(temporary, mode)
@@ -101,17 +101,17 @@ class Folder:
                 os.replace(temporary, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
                 written = os.fstat(file.fileno())
             there = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
-            # Another attempt of ours, on Spark, may have put the same content there meanwhile.
+            # A repeated Spark task may have written the same content in the meantime.
             ours = stat.S_ISREG(there.st_mode) and there.st_uid == written.st_uid and there.st_nlink == 1
             if _identity(there) != _identity(written) and not ours:
-                raise PrivacyError(f"{name} was exchanged while it was written. {_EXCHANGED}")
+                raise PrivacyError(f"{name} was replaced while it was written. {_EXCHANGED}")
             self.sync()
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=self.descriptor)
 
     def sync(self) -> None:
-        """Flush the names in it to disk."""
+        """Flush the folder's entries to disk."""
         descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
         try:
             os.fsync(descriptor)
@@ -119,7 +119,7 @@ class Folder:
             os.close(descriptor)
 
     def enter(self, name: str, *, make: bool, path: str) -> int:
-        """Open a folder in it, and make it if it is not there and shall be."""
+        """Open a folder inside it, creating it if requested."""
         flags = _ENTER if self.output is None else _ENTER | os.O_NOFOLLOW
         try:
             return os.open(name, flags, dir_fd=self.descriptor)
@@ -129,7 +129,7 @@ class Folder:
         except OSError as error:
             if self.output is None or error.errno not in (errno.ELOOP, errno.ENOTDIR):
                 raise
-            raise PrivacyError(f"{path} is a link, or no folder. {_EXCHANGED}") from None
+            raise PrivacyError(f"{path} is a link or not a folder. {_EXCHANGED}") from None
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, self.mode, dir_fd=self.descriptor)
         self.sync()
@@ -140,7 +140,7 @@ class Folder:
         return made
 
     def set_mode(self, mode: int) -> None:
-        """Set its permission bits."""
+        """Set the permission bits."""
         descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
         try:
             os.fchmod(descriptor, mode)
@@ -165,21 +165,21 @@ def _names(path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def open_folder(path: Path, *, make: bool | int = False) -> Iterator[Folder]:
-    """Walk to a folder and open it.
+    """Walk to a folder and return it open.
 
     Parameters
     ----------
     path : Path
     make : bool or int
-        Make it if it is not there, with the folders above it; or as many of the last ones at most.
+        Create it if missing, with the folders above it; or at most so many of the last ones.
 
     Raises
     ------
     PrivacyError
-        If inside an output folder there is a link on the way, or a folder of someone else; or if the output
-        folder is another one than was held.
+        If the path meets a link or another user's folder inside an output folder, or if the output folder is
+        not the held one.
     OSError
-        If it is not there, or cannot be opened.
+        If it does not exist or cannot be opened.
     """
     names = _names(path)
     most = _EVERY if make is True else int(make)
@@ -197,10 +197,10 @@ def open_folder(path: Path, *, make: bool | int = False) -> Iterator[Folder]:
 
 
 def _judged(prefix: str, descriptor: int, output: os.stat_result | None) -> os.stat_result | None:
-    """Return the output folder that a folder on the way lies in, or is; refuse it if it is not ours."""
+    """Return the output folder that contains or is a folder on the path; refuse another user's."""
     status = os.fstat(descriptor)
     if prefix in _held and _held[prefix][0] != _identity(status):
-        raise PrivacyError(f"{prefix} is another folder than when the command began. {_EXCHANGED}")
+        raise PrivacyError(f"{prefix} is not the folder that it was when the command began. {_EXCHANGED}")
     if output is None:
         return status if prefix in _held or _is_output(descriptor) else None
     shared = output.st_mode & stat.S_IWGRP
@@ -217,7 +217,7 @@ def _is_output(descriptor: int) -> bool:
 
 
 def hold(path: Path) -> None:
-    """Take a folder for an output folder: from here on it is the same one, or what it is asked for fails."""
+    """Hold a folder as an output folder: from now on, access fails if it is replaced."""
     prefix = "/" + "/".join(_names(path))
     with open_folder(path) as folder:
         identity = _identity(os.fstat(folder.descriptor))
@@ -236,7 +236,7 @@ def let_go(path: Path) -> None:
 
 @contextlib.contextmanager
 def holding(path: Path) -> Iterator[None]:
-    """Hold an output folder for a while."""
+    """Hold an output folder within a block."""
     hold(path)
     try:
         yield
@@ -245,35 +245,35 @@ def holding(path: Path) -> Iterator[None]:
 
 
 def held_folders() -> dict[str, Identity]:
-    """Return what is held, for another process of this machine."""
+    """Return the held folders, for another process on this machine."""
     return {prefix: identity for prefix, (identity, _) in _held.items()}
 
 
 def hold_again(held: Mapping[str, Identity]) -> None:
-    """Hold what another process of this machine holds."""
+    """Hold the folders that another process on this machine holds."""
     _held.update({prefix: (identity, 1) for prefix, identity in held.items()})
 
 
 def new_file(path: Path, mode: int | None = None) -> BinaryIO:
-    """Open a new file for writing, in a folder that is there; not flushed to disk, nor renamed."""
+    """Open a new file for writing in an existing folder, without flush or rename."""
     with open_folder(path.parent) as folder:
         return open(folder.new(path.name, mode), "wb")
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file or link, if it is there."""
+    """Remove a file or link if it exists."""
     with contextlib.suppress(FileNotFoundError), open_folder(path.parent) as folder:
         os.unlink(path.name, dir_fd=folder.descriptor)
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder with all that is in it, as far as that is possible; no link in it is followed."""
+    """Remove a folder and its content as far as possible, without following links."""
     with contextlib.suppress(OSError), open_folder(path.parent) as folder:
         shutil.rmtree(path.name, ignore_errors=True, dir_fd=folder.descriptor)
 
 
 def move_folder(source: Path, target: Path) -> None:
-    """Put a folder in place of another one, which goes."""
+    """Replace a folder by another one."""
     with open_folder(source.parent) as here, open_folder(target.parent) as there:
         shutil.rmtree(target.name, ignore_errors=True, dir_fd=there.descriptor)
         os.rename(source.name, target.name, src_dir_fd=here.descriptor, dst_dir_fd=there.descriptor)

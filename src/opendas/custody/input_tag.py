@@ -1,8 +1,8 @@
-"""The input tag: a keyed digest of the confidential table, the same however the table is cut or ordered.
+"""Compute the input tag, a keyed digest of the confidential table, independent of order and partition.
 
 An engine that sees the table in pieces, on several machines, must bind its noise to the same input as one
-that sees it whole. So the tag is a keyed multiset hash: every entry (leaf, cell, count) is one block of
-AES-256, and the blocks are added without carry. Argument: docs/proofs/keys.md.
+that sees it whole. So the tag is a keyed multiset hash: AES-256 encrypts every entry (leaf, cell, count) as
+one block, and the blocks are added without carry. Argument: docs/proofs/keys.md.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Numbers = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TagSum:
-    """What entries add up to, ready to be combined with that of others. Confidential: it is not the tag.
+    """Partial sum of encrypted entries, to be combined with others. Confidential: it is not the tag.
 
     Parameters
     ----------
     blocks : int
-        The blocks of the entries, added bit by bit without carry; 128 bits.
+        Bitwise sum without carry of the entries' blocks, 128 bits.
     entries : int
-        How many there are.
+        Number of entries.
     """
 
     blocks: int = 0
@@ -43,12 +43,12 @@ class TagSum:
 
 
 def tag_key(key: RunKey) -> bytes:
-    """Return the key that entries are encrypted with; it serves nothing else."""
+    """Return the key that encrypts entries, and only these."""
     return key.derive("input tag, entries")
 
 
 def tag_entries(key: bytes, leaves: Numbers, cells: Numbers, counts: Numbers) -> TagSum:
-    """Return the sum of some entries of a table.
+    """Return the partial sum of some entries of a table.
 
     Parameters
     ----------
@@ -64,9 +64,9 @@ def tag_entries(key: bytes, leaves: Numbers, cells: Numbers, counts: Numbers) ->
     Raises
     ------
     DataError
-        If a number does not fit its field: nothing is ever cut off.
+        If a number does not fit its field; none is truncated.
     """
-    encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # each block stands for itself
+    encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # each block is encrypted separately
     total = np.zeros(2, dtype=np.uint64)
     for start in range(0, len(leaves), _ENTRIES_AT_ONCE):
         piece = slice(start, start + _ENTRIES_AT_ONCE)
@@ -76,7 +76,7 @@ def tag_entries(key: bytes, leaves: Numbers, cells: Numbers, counts: Numbers) ->
 
 
 def _pack(leaves: Numbers, cells: Numbers, counts: Numbers) -> bytes:
-    """Lay out entries: count 63 bits, cell 31, leaf 34; different entries give different blocks."""
+    """Encode entries as count 63 bits, cell 31, leaf 34; different entries give different blocks."""
     for name, values, least, most in (
         ("leaf", leaves, 0, _MOST_LEAVES),
         ("cell", cells, 0, _MOST_CELLS),
@@ -93,7 +93,7 @@ def _pack(leaves: Numbers, cells: Numbers, counts: Numbers) -> bytes:
 
 
 def tag_of(key: RunKey, total: TagSum, shape: tuple[int, int]) -> str:
-    """Return the tag of a table: 64 hexadecimal digits, without the key no help in confirming a guess.
+    """Return the tag of a table, 64 hexadecimal digits that confirm no guess without the key.
 
     Parameters
     ----------

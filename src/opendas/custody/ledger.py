@@ -1,12 +1,11 @@
-"""The ledger: every privacy act is written down, for good, before it happens.
+"""The ledger: a permanent record of every privacy act, written before the act.
 
-``ledger.jsonl`` holds one JSON object a line. Each line carries the SHA-256 of the line before it and of
-its own content, so that a changed, removed or reordered line shows. An *intent* is written and forced to
-disk before the first draw of a run and counts as spent from then on, whether or not the run ends well. An
-*act* draws nothing and belongs into the account all the same: the truth was read, a key destroyed. A
-*finished* note is no act. A line without its newline was never acknowledged, so nothing was drawn
-after it: it is cut. Any other damage stops the run. What this does and does not prove:
-``docs/proofs/ledger.md``.
+``ledger.jsonl`` holds one JSON object per line. Each line has the SHA-256 of the previous line and of its own
+content, so that a changed, removed or reordered line is detected. An *intent* is forced to disk before the
+first draw of a run and counts as spent from then on, even if the run fails. An *act* draws nothing but
+belongs in the account: the truth was read, a key destroyed. A *finished* note is not an act. A line without
+its newline was never acknowledged, so nothing was drawn after it, and it is cut. Any other damage stops the
+run. What this proves: ``docs/proofs/ledger.md``.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from opendas.errors import EnvironmentFailure, PrivacyError
 
 
 class Ledger:
-    """An open ledger, with the output folder locked for as long as it is open.
+    """An open ledger, which locks its output folder while open.
 
-    Use :meth:`open`, as a context manager. The folder's lock keeps two runs out of one output folder. The
-    ledger file has its own lock, held only while a line is written or read, so that several folders
-    may share one ledger; each operation reads the file again, because another folder may have added to it.
-    A book is a ledger whose first line has terms; it is made by :meth:`create`.
+    Use :meth:`open` as a context manager. The folder's lock excludes a second run. The ledger file has its
+    own lock, held only while a line is written or read, so that several folders may share one ledger. Each
+    operation reads the file again, because another folder may have added to it. A book is a ledger whose
+    first line has terms; see :meth:`create`.
     """
 
     def __init__(self, path: Path, lock: int | None) -> None:
@@ -43,20 +42,20 @@ class Ledger:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, folder: str | os.PathLike[str] | None = None) -> Self:
-        """Lock an output folder and open its ledger, creating the file if there is none.
+        """Lock an output folder and open its ledger, creating the file if missing.
 
         Parameters
         ----------
         path : path
             The ledger file. Created with mode 0600; its folder must exist.
         folder : path, optional
-            The output folder to lock; the ledger's own folder if left out. Differs from it when
-            ``--ledger`` shares one ledger over several output folders.
+            The output folder to lock; by default, the ledger's own. They differ if ``--ledger`` shares one
+            ledger between output folders.
 
         Raises
         ------
         EnvironmentFailure
-            If another process holds the folder, or the disk or the permissions refuse.
+            If another process holds the folder, or disk or permissions prevent writing.
         PrivacyError
             If the ledger is damaged other than by a torn last line.
         """
@@ -74,17 +73,17 @@ class Ledger:
 
     @classmethod
     def beside(cls, path: str | os.PathLike[str]) -> Self:
-        """Return a ledger that is there already, without locking an output folder."""
+        """Return an existing ledger without locking an output folder."""
         return cls(Path(path), None)
 
     @classmethod
     def create(cls, path: Path, terms: BookTerms) -> None:
-        """Write a new book of one line.
+        """Create a book with one line.
 
         Raises
         ------
         EnvironmentFailure
-            If there is a file already, or it cannot be forced to disk; nothing is left behind then.
+            If the file exists already or cannot be forced to disk; nothing is left behind.
         """
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -100,19 +99,19 @@ class Ledger:
             os.close(descriptor)
 
     def moved_to(self, path: Path) -> Ledger:
-        """Return another ledger for the same output folder; this one no longer holds its lock."""
+        """Return another ledger for the same output folder, and pass it this ledger's lock."""
         other = Ledger(path, self._lock)
         self._lock, self._closed = None, True
         return other
 
     @property
     def path(self) -> Path:
-        """The ledger file."""
+        """Path of the ledger file."""
         return self._path
 
     @property
     def terms(self) -> BookTerms | None:
-        """The terms of a book; None of a ledger that is none."""
+        """Terms of a book; None for other ledgers."""
         return _terms_of(self.lines())
 
     def lines(self) -> tuple[LedgerLine, ...]:
@@ -121,7 +120,7 @@ class Ledger:
             return self._load(descriptor)
 
     def inputs(self) -> frozenset[str]:
-        """Return the tags of all inputs that were entered."""
+        """Return the tags of all recorded inputs."""
         said = (line.said for line in self.lines())
         return frozenset(t for s in said if isinstance(s, LedgerEntry | LedgerAct) for t in s.inputs)
 
@@ -141,10 +140,10 @@ class Ledger:
         self.close()
 
     def intend(self, entry: LedgerEntry) -> None:
-        """Write a privacy act and force it to disk. Draw only after this returns.
+        """Record a privacy act and force it to disk. Draw only after this returns.
 
-        An entry already there in every field is the resumption of the same act, which repeats the same
-        draws: it is not written, or charged, again.
+        An entry equal in every field is the same act resumed, which repeats the same draws; it is neither
+        written nor charged again.
 
         Parameters
         ----------
@@ -153,11 +152,10 @@ class Ledger:
         Raises
         ------
         PrivacyError
-            If the run id stands there with other fields (another plan, input, key or version), the key
-            was used by another run, seeded and real runs would share the ledger, or the act would pass the
-            limit of a book.
+            If the run id is recorded with other fields (another plan, input, key or version), another run
+            used the key, seeded and real runs would share the ledger, or the act would exceed a book's limit.
         EnvironmentFailure
-            If the line cannot be forced to disk: then nothing may be drawn.
+            If the line cannot be forced to disk; nothing may then be drawn.
         """
         with self._file() as descriptor:
             lines = self._load(descriptor)
@@ -173,7 +171,7 @@ class Ledger:
             self._append(descriptor, LedgerLine.following(lines, entry))
 
     def finished(self, run_id: str) -> None:
-        """Note that a run has its result. No privacy act; noting it twice writes one line.
+        """Note that a run is finished. This is not a privacy act, and is written once only.
 
         Raises
         ------
@@ -188,14 +186,14 @@ class Ledger:
                 self._append(descriptor, LedgerLine.following(lines, Finished(run_id)))
 
     def enter(self, act: LedgerAct, *, again: bool = False) -> None:
-        """Write an act that draws nothing, and force it to disk. Do it only after this returns.
+        """Record an act that draws nothing, and force it to disk. Perform it only after this returns.
 
         Parameters
         ----------
         act : LedgerAct
         again : bool
-            Also where the same act, alike in every field, is there already: each reading of the truth is
-            one of its own, while a key is destroyed once.
+            Record it even if an equal act exists: each reading of the truth counts, but a key is destroyed
+            once.
 
         Raises
         ------
@@ -208,19 +206,19 @@ class Ledger:
                 self._append(descriptor, LedgerLine.following(lines, act))
 
     def entries(self) -> tuple[LedgerEntry, ...]:
-        """All privacy acts, oldest first."""
+        """Return all privacy acts, oldest first."""
         return tuple(line.entry for line in self.lines() if line.entry is not None)
 
     def find(self, run_id: str) -> LedgerEntry | None:
-        """Return the act of a run, or None."""
+        """Return the privacy act of a run, or None."""
         return next((entry for entry in self.entries() if entry.run_id == run_id), None)
 
     def is_finished(self, run_id: str) -> bool:
-        """Whether a run has its finished note."""
+        """Whether the ledger notes a run as finished."""
         return any(line.said == Finished(run_id) for line in self.lines())
 
     def acts(self) -> tuple[LedgerAct, ...]:
-        """All acts that drew nothing, oldest first."""
+        """Return all acts without draws, oldest first."""
         return tuple(line.said for line in self.lines() if isinstance(line.said, LedgerAct))
 
     def head(self) -> str:
@@ -228,7 +226,7 @@ class Ledger:
         return head_of(self.lines())
 
     def spent(self, changes: Iterable[Change] = ()) -> tuple[Spent, ...]:
-        """Exact totals per relation and change; see :func:`opendas.custody.ledger_entries.total_spent`."""
+        """Return exact totals by relation and change: :func:`opendas.custody.ledger_entries.total_spent`."""
         return total_spent(self.entries(), changes)
 
     @staticmethod
@@ -242,7 +240,7 @@ class Ledger:
         Raises
         ------
         PrivacyError
-            If the ledger is damaged other than by a torn last line, which is passed over.
+            If the ledger is damaged other than by a torn last line, which is ignored.
         EnvironmentFailure
             If the file cannot be read.
         """
@@ -284,9 +282,8 @@ class Ledger:
     def _append(self, descriptor: int, line: LedgerLine) -> None:
         """Write a line, force it to disk, and only then its newline.
 
-        A power cut may leave any part of what was not yet forced to disk, in any order of sectors. With the
-        newline last, a line that has one is whole: whatever else is found in it is damage, and never a torn
-        write.
+        A power cut may leave any part of unforced data, in any order of sectors. Because the newline comes
+        last, a line with one is complete, and any error in it is damage, not a torn write.
         """
         size = os.fstat(descriptor).st_size
         try:
@@ -296,7 +293,7 @@ class Ledger:
                     written += os.write(descriptor, data[written:])
                 _sync(descriptor, self._path)
         except OSError:
-            # The caller must not draw, so the line may go; if even that fails it stays and counts as spent.
+            # The caller must not draw, so the line is removed; if that fails too, it counts as spent.
             os.ftruncate(descriptor, size)
             raise
 
@@ -366,7 +363,7 @@ def _check_fresh_act(earlier: Iterable[LedgerEntry], entry: LedgerEntry) -> None
                 "Seeded and real runs cannot share a ledger or an output folder. Give the seeded run a "
                 "folder and a ledger of its own."
             )
-        # A seed is not secret and is meant to be used again; a real key covers one run only.
+        # A seed is not secret and may be reused; a real key covers one run only.
         if not entry.seeded and other.key_commitment == entry.key_commitment:
             raise PrivacyError(
                 f"The key of run {entry.run_id} was already used by run {other.run_id}. Every run needs "

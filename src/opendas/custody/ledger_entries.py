@@ -1,4 +1,4 @@
-"""Privacy acts, and the exact totals over them."""
+"""Privacy acts and their exact totals."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class LedgerEntry:
     Parameters
     ----------
     run_id : str
-        Names the act. Random, never derived from data.
+        Random identifier of the act, never derived from data.
     product : str
     key_commitment, input_tag, plan_digest : str
-        What the draws are a function of. The first two stay out of every release.
+        Determine the draws. The first two never enter a release.
     mechanism : Mechanism
-        Decides what ``loss`` is: rho (discrete Gaussian) or epsilon (discrete Laplace).
+        Unit of ``loss``: rho (discrete Gaussian) or epsilon (discrete Laplace).
     loss : Fraction or "infinity"
         Loss under ``relation``. Fractions may be given as text. Infinite for a seeded run.
     relation : Neighbours
@@ -50,18 +50,17 @@ class LedgerEntry:
         Version of the program.
     seeded : bool
     delta : Fraction, in [0, 1)
-        Of an act that is rho-zCDP but for a probability of delta, under every relation; 0 for exact ones.
+        Delta of a delta-approximate rho-zCDP act, under every relation; 0 for rho-zCDP.
     other_relations : mapping of Neighbours to Loss
         Losses of the same act under other relations, each derived directly.
     unit_factor : Fraction
-        How many times the losses above one protected unit costs: they are losses of one record, and a unit
-        may have several.
+        Factor from the losses above, which are of one record, to those of one protected unit.
     exact : tuple of str
-        What the act publishes exactly, by name: invariants, pinned bounds, facts that its frame declares.
+        Names of exactly published facts: invariants, pinned bounds, facts declared by the frame.
     frame_digest : str
-        Of the public frame of leaves.
+        Digest of the public frame of leaves.
     inputs : tuple of str
-        Tags of the input under the key of the account, by which another folder finds it.
+        Tags of the input under the account's key, by which other folders recognise it.
 
     Raises
     ------
@@ -98,7 +97,7 @@ class LedgerEntry:
         object.__setattr__(self, "delta", _checked_delta(self.delta))
         others = {Neighbours(key): _checked_loss(value) for key, value in self.other_relations.items()}
         if self.relation in others:
-            raise PrivacyError(f"Ledger entry: two losses under the relation {self.relation}.")
+            raise PrivacyError(f"Ledger entry: the relation {self.relation} has two losses.")
         object.__setattr__(self, "other_relations", MappingProxyType(others))
         self._check_extras()
         if self.seeded and any(loss != INFINITE for loss in (self.loss, *others.values())):
@@ -107,18 +106,18 @@ class LedgerEntry:
             )
 
     def _check_extras(self) -> None:
-        """Check the fields that the account of a data set needs beside the loss."""
+        """Check the fields that an account needs besides the loss."""
         factor = _checked_loss(self.unit_factor)
         if isinstance(factor, str) or factor < 1:
-            raise PrivacyError("Ledger entry: unit_factor is a number of at least 1.")
+            raise PrivacyError("Ledger entry: unit_factor must be at least 1.")
         object.__setattr__(self, "unit_factor", factor)
         for name in ("exact", "inputs"):
             texts = getattr(self, name)
             if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-                raise PrivacyError(f"Ledger entry: {name} is a list of texts.")
+                raise PrivacyError(f"Ledger entry: {name} must be a list of texts.")
             object.__setattr__(self, name, tuple(texts))
         if not isinstance(self.frame_digest, str):
-            raise PrivacyError("Ledger entry: frame_digest is a text.")
+            raise PrivacyError("Ledger entry: frame_digest must be a text.")
         try:
             unit_id(self.protected_unit)
         except ConfigError as error:
@@ -130,19 +129,19 @@ class LedgerEntry:
         return type(self), tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in values)
 
     def loss_under(self, relation: Neighbours) -> Loss | None:
-        """Return the loss of one record under a relation, None where it was not derived."""
+        """Return the loss of one record under a relation; None if it was not derived."""
         return self.loss if relation is self.relation else self.other_relations.get(relation)
 
     def cost(self, relation: Neighbours, change: Change) -> tuple[Loss, Loss | None] | None:
-        """Return what one change costs: its rho, and its epsilon if the act is pure.
+        """Return the loss of one change in rho, and in epsilon if the act is pure.
 
         A pure act of epsilon enters rho as ``epsilon^2 / 2`` (Bun and Steinke 2016, Proposition 1.4).
 
         Returns
         -------
         rho, epsilon : Loss, Loss or None
-            Nothing where the loss under the relation was not derived, or the change does not touch the unit;
-            or touches several records, and the act has a delta: what becomes of that was not derived.
+            None if the loss under the relation was not derived, the change does not touch the unit, or it
+            touches several records of an act with a delta (no bound was derived).
         """
         loss = self.loss_under(relation)
         times = change.factors.get(self.unit, 0) * self.unit_factor
@@ -159,7 +158,7 @@ class LedgerEntry:
         return unit_id(self.protected_unit)
 
     def differing_fields(self, other: LedgerEntry) -> tuple[str, ...]:
-        """Name the fields in which two entries differ; `inputs` only say where the same input was seen."""
+        """Name the fields in which two entries differ, except `inputs`, which only locate the input."""
         return tuple(
             spec.name.replace("_", " ")
             for spec in fields(self)
@@ -167,7 +166,7 @@ class LedgerEntry:
         )
 
     def as_json(self) -> dict[str, object]:
-        """Return plain data for one line: exact text, the loss under the name of its parameter."""
+        """Return plain data for one line, with losses as exact text under the parameter's name."""
         record: dict[str, object] = {name: getattr(self, name) for name in _TEXT_FIELDS}
         record["mechanism"] = self.mechanism.value
         record["relation"] = self.relation.value
@@ -188,7 +187,7 @@ class LedgerEntry:
 
     @classmethod
     def from_json(cls, record: Mapping[str, object]) -> Self:
-        """Read what :meth:`as_json` wrote; there is no other field, and the first format had fewer."""
+        """Read the output of :meth:`as_json`; the first format had fewer fields."""
         values = dict(record)
         mechanism = Mechanism(str(values.pop("mechanism")))
         others = values.pop("other_relations", {})
@@ -219,7 +218,7 @@ def _checked_delta(value: Fraction | str) -> Fraction:
     except ConfigError as error:
         raise PrivacyError(f"Ledger entry: {error}") from error
     if not 0 <= exact < 1:
-        raise PrivacyError("Ledger entry: delta is a probability below 1.")
+        raise PrivacyError("Ledger entry: delta must be a probability below 1.")
     return exact
 
 
@@ -242,12 +241,12 @@ class Spent:
     acts : int
         Number of acts summed.
     uncovered : int
-        Number of acts on the same protected units whose loss under this relation is unknown, and which
-        the sums leave out. The totals speak for the whole ledger only where this is 0.
+        Number of acts on the same protected units that the sums omit because their loss under this relation
+        is unknown. The totals cover the whole ledger only if this is 0.
     approximate : int
-        Number of acts summed that have a delta.
+        Number of summed acts with a delta.
     delta : Fraction
-        Sum of their deltas: it adds to that of any conversion.
+        Sum of their deltas, which adds to the delta of any conversion.
     """
 
     relation: Neighbours
@@ -261,20 +260,20 @@ class Spent:
 
 
 def total_spent(entries: Iterable[LedgerEntry], changes: Iterable[Change] = ()) -> tuple[Spent, ...]:
-    """Sum acts exactly, under each relation by itself.
+    """Sum acts exactly, separately for each relation.
 
     Parameters
     ----------
     entries : iterable of LedgerEntry
     changes : iterable of Change
-        Combined changes to total beside the change of one record of each protected unit.
+        Combined changes to total besides the change of one record of each protected unit.
 
     Returns
     -------
     tuple of Spent
-        For each relation under which there is an act: one total per protected unit, in the order in
-        which they first appear, then one per change that touches a protected unit of the ledger; at the end
-        that of one record by any name, where :func:`~opendas.custody.protected_units.change_of_any` has one.
+        For each relation with an act: one total per protected unit, in order of first appearance, then one
+        per change that touches a protected unit of the ledger; last, that of one record by any name, if
+        :func:`~opendas.custody.protected_units.change_of_any` has one.
     """
     acts = tuple(entries)
     units = {entry.unit: entry.protected_unit for entry in reversed(acts)}
@@ -306,6 +305,6 @@ def _total(acts: Sequence[LedgerEntry], relation: Neighbours, change: Change) ->
 
 
 def sum_of(losses: Sequence[Loss]) -> Loss:
-    """Add losses exactly; the sum is infinite where one of them is."""
+    """Add losses exactly; the sum is infinite if any is."""
     exact = [loss for loss in losses if not isinstance(loss, str)]
     return sum(exact, Fraction(0)) if len(exact) == len(losses) else INFINITE
