@@ -182,7 +182,7 @@ def test_the_same_key_and_plan_show_the_same() -> None:
 
 def test_what_breaks_the_argument_is_refused() -> None:
     plan = plan_of(1, "1", "1e-3")
-    with pytest.raises(PrivacyError, match="no candidate"):
+    with pytest.raises(PrivacyError, match="be a candidate"):
         discover([np.array([3, 0])], plan, bytes(32))
     with pytest.raises(PrivacyError, match="not those of its plan"):
         discover([np.array([3]), np.array([3])], plan, bytes(32))

@@ -212,7 +212,7 @@ def test_the_plan_digest_depends_on_the_plan_and_not_on_estimation(run) -> None:
 def test_a_budget_for_an_undeclared_query_is_refused() -> None:
     frame = mini_frame()
     product = replace(mini_product(), query_names=("total", "detailed"))
-    with pytest.raises(BudgetError, match="no query group"):
+    with pytest.raises(BudgetError, match="not a query group"):
         assemble(product, frame, mini_histogram(frame), queries={"kind": Fraction(1)})
 
 

@@ -1,1 +1,1 @@
-"""Measurements: the one place where truth and key meet (with the household tables)."""
+"""Measurements: with the household tables, the only code that has both truth and key."""

@@ -1,7 +1,7 @@
-"""What a measurement plan amounts to: losses by formula and exactly, in parts and as a whole.
+"""Compute the privacy loss of a measurement plan: by formula and exactly, in parts and as a whole.
 
-The headline of a plan is its rho (or pure epsilon) and what follows from that alone. This account adds what
-follows from the noise itself: smaller epsilons for the same release, at a cost of some seconds.
+A plan's rho (or pure epsilon) implies an epsilon by formula. The noise itself implies a smaller one for the
+same release, which takes some seconds to compute.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-import scipy  # its optimize loads when it is first named
+import scipy  # scipy.optimize is loaded on first use
 
 from opendas.errors import ConfigError
 from opendas.geography.frame import Frame
@@ -36,10 +36,10 @@ from opendas.privacy.relations import Mechanism
 from opendas.privacy.zcdp import FORMULAS, SEVERAL, Account, PureAccount, checked_delta, group_loss
 
 EXACT = "exact"
-"""Formula name: the composed noise of the plan, between any two neighbours."""
+"""Formula name: exact composition of the plan's noise, between any two neighbours."""
 
 HELD = "exact-invariants"
-"""Formula name: the same between neighbours that agree on the invariants, as the guarantee says."""
+"""Formula name: exact composition between neighbours that agree on the invariants, as in the guarantee."""
 
 PROOF = "docs/proofs/exact-accounting.md"
 
@@ -52,7 +52,7 @@ _FACTORS = (3.0, 10.0, 100.0)
 
 @dataclass(frozen=True, slots=True)
 class PartLoss:
-    """Loss of a change that is smaller than the replacement of a whole record.
+    """Loss of a change to part of a record.
 
     Parameters
     ----------
@@ -68,13 +68,13 @@ class PartLoss:
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """How much less noise would do.
+    """How far the noise could be reduced.
 
     Parameters
     ----------
     factor : Fraction
-        By how much the budget may be multiplied: ``1 / sigma2`` of every answer with discrete Gaussian noise,
-        ``1 / scale`` with discrete Laplace noise. Rounded down to six digits.
+        Allowed factor on the budget, that is on ``1 / sigma2`` of every answer (discrete Gaussian) or ``1 /
+        scale`` (discrete Laplace). Rounded down to six digits.
     epsilon : Bounds
         Of the release with that noise, at the delta asked.
     """
@@ -84,9 +84,9 @@ class Spare:
 
     @property
     def saved(self) -> Fraction:
-        """Part of every noise parameter that could go: of ``sigma2``, or of the scale of Laplace noise.
+        """Share of every noise parameter (``sigma2``, or the Laplace scale) that is not needed.
 
-        Negative if the target needs more noise than there is.
+        Negative if the target needs more noise than the plan has.
         """
         return 1 - 1 / self.factor
 
@@ -98,7 +98,7 @@ def spare_noise(worst: WorstLoss, epsilon: Fraction | int | str, delta: Fraction
         raise ConfigError(f"epsilon is {format_fraction(target)}; a target must be positive.")
     if not any(worst.changes):
         raise ConfigError("no answer differs between neighbours: any noise meets any target.")
-    # The search follows the change that is worst as things are, and proves nothing.
+    # The search follows the currently worst change, and proves nothing by itself.
     epsilons = [worst.loss(k, worst.points >> 3).epsilon(delta).upper for k in range(len(worst.changes))]
     alone = WorstLoss([worst.changes[epsilons.index(max(epsilons))]], worst.points)
 
@@ -132,7 +132,7 @@ def _rounded_down(value: float) -> Fraction:
 
 @dataclass(frozen=True)
 class PlanAccount:
-    """Account of a plan at one delta.
+    """Privacy losses of a plan at one delta.
 
     Parameters
     ----------
@@ -140,10 +140,10 @@ class PlanAccount:
     delta : Fraction, in (0, 1)
         Where epsilon is quoted.
     frame : Frame, optional
-        The public frame of the plan's spine; without it nothing is said of official areas.
+        The public frame of the plan's spine; needed for losses within official areas.
     held : ProtectionMap, optional
-        What is known exactly, and leaves the neighbours that losses of parts and attackers are about. By
-        default that of the plan and the frame.
+        The exact facts, which determine the neighbours for partial losses and attackers. By default, those of
+        the plan and the frame.
 
     Raises
     ------
@@ -177,12 +177,12 @@ class PlanAccount:
 
     @property
     def loss(self) -> Fraction:
-        """What the plan spends: rho, or a pure epsilon."""
+        """Total loss of the plan: rho, or a pure epsilon."""
         return self.plan.budget.total
 
     @property
     def rho(self) -> Fraction | None:
-        """What a plan with discrete Gaussian noise spends; None for a pure epsilon."""
+        """Total rho of the plan; None for a pure epsilon."""
         return None if self.pure else self.loss
 
     def epsilon(self, formula: str | None = None) -> float:
@@ -205,20 +205,20 @@ class PlanAccount:
         return _by_formula(self.loss, self.delta, pure=self.pure, formula=formula)
 
     def worst(self, *, hold_invariants: bool = False) -> WorstLoss:
-        """Return the exact loss of the worst neighbours; made once."""
+        """Return the exact loss of the worst neighbours, computed once."""
         if hold_invariants not in self._worst:
             self._worst[hold_invariants] = plan_loss(self.plan, self.held if hold_invariants else None)
         return self._worst[hold_invariants]
 
     def exact(self, delta: Fraction | int | str | None = None, *, hold_invariants: bool = False) -> Bounds:
-        """Bound the least valid epsilon; ``upper`` is valid, and the truth is not below ``lower``.
+        """Bound the least valid epsilon: ``upper`` is valid, and no epsilon below ``lower`` is.
 
         Parameters
         ----------
         delta : Fraction, int or str, optional
-            Default: that of the account.
+            By default, the account's.
         hold_invariants : bool
-            Compare only inputs that agree on what is published exactly.
+            Compare only inputs that agree on all exact facts.
         """
         return self.worst(hold_invariants=hold_invariants).epsilon(self.delta if delta is None else delta)
 
@@ -248,7 +248,7 @@ class PlanAccount:
         Returns
         -------
         Spare
-            ``factor`` below one means that the plan does not meet the epsilon, and needs more noise.
+            A ``factor`` below one means that the plan needs more noise to meet the epsilon.
 
         Raises
         ------
@@ -258,7 +258,7 @@ class PlanAccount:
         return spare_noise(self.worst(hold_invariants=hold_invariants), epsilon, self.delta)
 
     def spare_json(self, epsilon: Fraction | int | str) -> dict[str, Any]:
-        """Return the answer of ``--target-epsilon``."""
+        """Return the JSON values of ``--target-epsilon``."""
         target = parse_fraction(epsilon, "epsilon")
         found = self.spare(target)
         return {
@@ -269,17 +269,17 @@ class PlanAccount:
         }
 
     def attacker(self) -> Attacker:
-        """Return what anybody can tell between two places of a record that exact facts leave open."""
+        """Return the attacker's bounds for two places of a record that the exact facts leave open."""
         return Attacker(self.worst(hold_invariants=True))
 
     @cached_property
     def protection(self) -> Protection:
-        """What the exact facts leave protected, attribute by attribute."""
+        """What remains protected given the exact facts, by attribute."""
         return protection_of(self.held)
 
     @cached_property
     def attributes(self) -> Mapping[str, Fraction]:
-        """Loss when one record changes in one attribute and stays where it is, where it costs most."""
+        """Largest loss when one record changes in one attribute and keeps its leaf."""
         return attribute_losses(self.plan, self.held)
 
     @cached_property
@@ -295,7 +295,7 @@ class PlanAccount:
     def parts(self, *, exact: bool = False) -> tuple[Mapping[str, PartLoss], Mapping[str, PartLoss]]:
         """Return the losses per attribute and within geolevels, with epsilons.
 
-        On a spine with bypassed geounits the exact figure uses each path's own shares.
+        On a spine with bypassed geounits, the exact figure uses each path's shares.
         """
         attributes, within = {}, {}
         for name, loss in self.attributes.items():
@@ -325,13 +325,12 @@ class PlanAccount:
     def upper(self, worst: WorstLoss) -> float:
         """Return the upper end of an exact epsilon at ``delta``.
 
-        Changes that several losses share are composed once, and not at all where the formula shows that they
-        are not the worst.
+        Shared changes are composed once, and skipped if the formula shows that they are not the worst.
         """
         largest = 0.0
         for change in sorted(worst.changes, key=self._formula_of, reverse=True):
             if self._formula_of(change) <= largest:
-                break  # the formula bounds this one, and all that come after it
+                break  # the formula bounds this change and all later ones
             key = frozenset(change.items())
             if key not in self._exact:
                 self._exact[key] = WorstLoss([change], worst.points).epsilon(self.delta).upper
@@ -339,7 +338,7 @@ class PlanAccount:
         return largest
 
     def _formula_of(self, change: ChangedAnswers) -> float:
-        """Return the epsilon of a change by formula, from what its answers cost one by one."""
+        """Return the epsilon of a change by formula, from the losses of its answers."""
         return _by_formula(change_loss(change), self.delta, pure=self.pure, formula=None)
 
     def _part(self, loss: Fraction, exact: float | None) -> PartLoss:
@@ -386,7 +385,7 @@ class PlanAccount:
         return self._part(group_loss(self.loss, units, pure=self.pure), None)
 
     def power_bound(self, level: float) -> float:
-        """Largest power of any test at a false-positive rate, for any noise of this loss.
+        """Bound the power of any test at a false-positive rate, for any noise with this loss.
 
         Parameters
         ----------
@@ -397,14 +396,15 @@ class PlanAccount:
         return pure_power_bound(self.loss, level)
 
     def attacker_json(self, *, exact: bool = False) -> dict[str, Any]:
-        """Return what someone who knows all other records can tell, at most.
+        """Return upper bounds for an attacker who knows all other records.
 
-        Of two places of a record that the exact facts leave open: what these tell by themselves comes on top.
+        The bounds concern two places of a record that the exact facts leave open; the facts themselves reveal
+        more.
 
         Parameters
         ----------
         exact : bool
-            Also from the noise itself; without it, only what rho gives.
+            Also bound from the noise itself; otherwise from rho alone.
         """
         by_noise = self.attacker() if exact else None
         power = []
@@ -421,7 +421,7 @@ class PlanAccount:
         return answer
 
     def _held(self) -> Bounds | None:
-        """Return the exact bounds between inputs that agree on the exact facts, where they differ."""
+        """Return the exact bounds for inputs that agree on the exact facts; None if these change nothing."""
         held = self.worst(hold_invariants=True)
         return None if held.changes == self.worst().changes else held.epsilon(self.delta)
 

@@ -1,4 +1,4 @@
-"""Measurements that a mechanism of another package draws; apart from the fast path, which knows laws only."""
+"""Measurements by another package's mechanism; apart from the fast path, which needs a noise law."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from opendas.schema.histogram import Histogram
 
 
 def are_answered(levels: Sequence[MeasuredLevel]) -> bool:
-    """Whether a mechanism of another package draws the noise."""
+    """Whether another package's mechanism draws the answers."""
     return any(isinstance(query.noise[0], StatedNoise) for level in levels for query in level.queries)
 
 
 class AnsweredMeasurements:
-    """Noisy answers of part of a spine, each query group of each geounit drawn as a whole.
+    """Noisy answers of part of a spine, drawn for a whole query group of a geounit at once.
 
-    As :class:`~opendas.measurement.noisy.NoisyMeasurements`, whose arguments it takes. The mechanism is given
-    the true answers of one query group at one geounit, and random bits of that place alone: what it answers
-    is the same in every process and order. Estimation sees its answers, and nothing else.
+    Takes the arguments of :class:`~opendas.measurement.noisy.NoisyMeasurements`. The mechanism receives the
+    true answers of one query group at one geounit and random bits of that address alone, so its answers do
+    not depend on process or order. Estimation sees only its answers.
     """
 
     __slots__ = ("_first", "_levels", "_noise", "_tables")

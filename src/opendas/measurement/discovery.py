@@ -1,9 +1,8 @@
-"""Private discovery of a domain, apart from any plan of a run: which values of the records may be shown.
+"""Discover privately which values of the records may be published; apart from the plan of a run.
 
-Every record adds one to at most one bin of each histogram: its label of an attribute, its path down to a
-level. A value is shown if its count, with exact noise, exceeds a threshold that a value of one record alone
-passes with a probability of delta at most, in all histograms together. Argument:
-docs/proofs/domain-discovery.md.
+Each record counts in at most one bin of each histogram: its label of an attribute, or its path down to a
+level. A value is published if its noisy count exceeds a threshold. A value of a single record exceeds it with
+probability at most delta over all histograms. Argument: docs/proofs/domain-discovery.md.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ _SPARE_BITS = 64
 
 @dataclass(frozen=True)
 class DiscoveryPlan:
-    """What is counted, and with what noise.
+    """Histograms of a discovery, and their noise.
 
     Parameters
     ----------
     discovery : Discovery
         Name and loss of the act: rho is that of replacing one record.
     histograms : tuple of str
-        What each counts, in words; k of them.
+        Description of each of the k histograms.
 
     Raises
     ------
     ConfigError
-        If rho or delta are out of range, or there are no histograms, or more than 256.
+        If rho or delta is out of range, or the number of histograms is not 1 to 256.
     """
 
     discovery: Discovery
@@ -53,7 +52,7 @@ class DiscoveryPlan:
         if self.discovery.rho <= 0:
             raise ConfigError("rho of a discovery must be positive.")
         if not 0 < self.discovery.delta < 1:
-            raise ConfigError("delta of a discovery must lie between 0 and 1, neither of them included.")
+            raise ConfigError("delta of a discovery must lie strictly between 0 and 1.")
         if not 0 < len(self.histograms) <= _MOST_HISTOGRAMS:
             raise ConfigError(f"a discovery counts in 1 to {_MOST_HISTOGRAMS} histograms.")
 
@@ -61,8 +60,8 @@ class DiscoveryPlan:
     def sigma2(self) -> Fraction:
         """Variance parameter of the noise, in squared counts: k / rho.
 
-        Two inputs that differ by one replaced record differ by one in at most two bins of each histogram, so
-        that the squared distance is 2 k, and the loss 2 k / (2 sigma2).
+        A replaced record changes at most two bins of each histogram by one, so the squared distance is 2 k
+        and the loss 2 k / (2 sigma2).
         """
         return Fraction(len(self.histograms)) / self.discovery.rho
 
@@ -80,18 +79,18 @@ class DiscoveryPlan:
         return next(j + 1 for j, floor in enumerate(floors) if floor + 1 <= allowed)
 
     def found_from(self, confidence: Fraction = Fraction(9, 10)) -> int:
-        """Return from how many records on a value is found with a probability of `confidence` at least."""
+        """Return the least number of records with which a value is found with probability `confidence`."""
         return self.threshold + 1 + DiscreteGaussian(self.sigma2).margin(2 * confidence - 1)
 
     def digest(self) -> str:
-        """Return the SHA-256 of everything that the draws depend on, beside input and key. Public."""
+        """Return the SHA-256 of everything that determines the draws besides input and key. Public."""
         document = {"format": _FORMAT, **self.discovery.to_dict(), "histograms": list(self.histograms)}
         return hashlib.sha256(canonical_json(document)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Passed:
-    """The bins of a histogram that may be shown.
+    """The bins of a histogram that may be published.
 
     Parameters
     ----------
@@ -106,21 +105,21 @@ class Passed:
 
 
 def discover(counts: Sequence[Ints], plan: DiscoveryPlan, key: bytes) -> list[Passed]:
-    """Draw, and return which bins pass. Call it once only, after the act stands in a ledger.
+    """Draw noise and return the bins that pass. Call it once, after a ledger records the act.
 
     Parameters
     ----------
     counts : sequence of int64 (n,)
-        Of each histogram, its bins with at least one record. No record is counted in two bins of one.
+        For each histogram, its bins with at least one record. A record counts in one bin of each at most.
     plan : DiscoveryPlan
     key : bytes, 32 of them
-        Of this act alone.
+        Key of this act alone.
 
     Raises
     ------
     PrivacyError
-        If a bin without records is among them, the histograms are not those of the plan, or the noise is too
-        wide. Nothing is drawn then.
+        If a bin has no records, the histograms are not the plan's, or the noise is too wide. Nothing is then
+        drawn.
 
     Notes
     -----
@@ -129,7 +128,7 @@ def discover(counts: Sequence[Ints], plan: DiscoveryPlan, key: bytes) -> list[Pa
     if len(counts) != len(plan.histograms):
         raise PrivacyError("The histograms of a discovery are not those of its plan. Nothing was drawn.")
     if any(len(each) and int(each.min()) < 1 for each in counts):
-        raise PrivacyError("A value that no record has is no candidate. Nothing was drawn.")
+        raise PrivacyError("A value that no record has cannot be a candidate. Nothing was drawn.")
     table = SamplerTable.build(DiscreteGaussian(plan.sigma2))
     requests = [(table, 0, number, np.arange(len(each))) for number, each in enumerate(counts)]
     found = []

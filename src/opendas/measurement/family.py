@@ -1,4 +1,4 @@
-"""What estimation is given: noisy answers, and nothing else.
+"""Noisy answers, the only input of estimation that depends on the data.
 
 Letters: ``C`` geounits of the family, ``s`` support cells, ``r`` rows of a query group that the support
 touches.
@@ -29,7 +29,7 @@ class QueryAnswers:
     values : int64 (C, r)
         Noisy answers.
     variance : float
-        Variance of the noise where a geounit has its level's own share, in squared counts.
+        Noise variance at a geounit with its level's share, in squared counts.
     """
 
     name: str
@@ -57,7 +57,7 @@ class FamilyMeasurement:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UsedAnswers:
-    """Noisy answers that estimation read: those of one query group for one family.
+    """Noisy answers of one query group that estimation read for one family.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class UsedAnswers:
 
 
 class MeasurementSource(Protocol):
-    """Maps addresses to noisy integers: all that estimation can see of the data."""
+    """Maps addresses to noisy integers, which are all that estimation sees of the data."""
 
     def family(
         self, level: int, first: int, children: int, support: npt.NDArray[np.int32]
@@ -90,15 +90,15 @@ class MeasurementSource(Protocol):
         Returns
         -------
         list of int64 (geounits, m)
-            One array for each measured query group, in address order; rows of geounits without budget of
-            their own are zero and mean nothing.
+            One array for each measured query group, in address order. Rows of geounits without their own
+            budget are zero and carry no information.
         """
         ...
 
 
 @runtime_checkable
 class PartialSource(Protocol):
-    """A source that sums answers while it takes them, and reads those of many families together."""
+    """A source that also sums answers while taking them, and reads many families together."""
 
     def sums(
         self,
@@ -116,9 +116,9 @@ class PartialSource(Protocol):
         cells : bool (u, n)
             Sets of cells, public.
         which : int64 (geounits,)
-            That of each geounit.
+            Set of cells of each geounit.
         group : int64 (geounits,)
-            To which sum each geounit belongs, from 0 to G - 1.
+            Sum to which each geounit belongs, from 0 to G - 1.
 
         Returns
         -------
@@ -130,7 +130,7 @@ class PartialSource(Protocol):
     def used(
         self, level: int, families: Sequence[tuple[int, int, npt.NDArray[np.int32]]]
     ) -> list[UsedAnswers]:
-        """Return what :meth:`MeasurementSource.family` gives, for many families at once.
+        """Return the answers of :meth:`MeasurementSource.family` for many families at once.
 
         Parameters
         ----------

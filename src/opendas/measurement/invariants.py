@@ -1,7 +1,7 @@
-"""Reading declared invariants from the confidential table.
+"""Read declared invariants from the confidential table.
 
-This is the only place where exact counts pass the privacy wall, and only for query groups that the product
-declares invariant and the run does not drop.
+Exact counts pass the privacy wall only here, and only for query groups that the product declares invariant
+and the run does not drop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
 ExactAnswers = Callable[[QueryGroup, int], npt.NDArray[np.int64]]
-"""Gives the exact answers of a query group for all geounits of a geolevel, int64 (g, m). Confidential."""
+"""Function that returns a query group's exact answers at a geolevel, int64 (g, m). Confidential."""
 
 
 def exact_answers(group: QueryGroup, table: Histogram) -> npt.NDArray[np.int64]:
@@ -45,7 +45,7 @@ def declared_invariants(
     Returns
     -------
     dict of query name to int64 (g, m)
-        Of official geounits: where the spine divides those of the invariant's geolevel, sums of all parts.
+        For official geounits; if the spine divides them, each answer is the sum over all parts.
     """
     answers = {}
     for query, level in invariant_geolevels(product, spine).items():
@@ -55,7 +55,7 @@ def declared_invariants(
         else:
             exact = counts(group, level)
         whole = spine.levels[level].whole
-        if whole is not None:  # what a part holds is not declared: only the sum leaves this function
+        if whole is not None:  # a part's answer is not declared, so only the sum leaves this function
             exact = np.add.reduceat(exact, np.flatnonzero(np.diff(whole, prepend=-1)), axis=0)
         answers[query] = exact
     return answers

@@ -11,15 +11,13 @@ from numba import njit
 def compact_rows(
     row_of_cell: npt.NDArray[np.int32], support: npt.NDArray[np.int32], size: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Return the rows a support touches.
+    """Return the rows that a support touches.
 
     Parameters
     ----------
     row_of_cell : int32 (n,)
     support : int32 (s,)
-        Cells.
-    size : int
-        Number of rows ``m`` of the query group.
+        Support cells. size : int Number of rows ``m`` of the query group.
 
     Returns
     -------
@@ -62,8 +60,8 @@ def sum_rows(
 ) -> None:
     """Add the exact answers of consecutive geounits to `out`, int64 (C, r).
 
-    Every cell of a geounit counts, whether in the support or not: an answer restricted to the support,
-    beside the full file with the same noise, would give exact counts off the support by subtraction.
+    Every cell of a geounit counts, in the support or not. Otherwise, subtracting such an answer from the full
+    file with the same noise would reveal exact counts outside the support.
     """
     for c in range(out.shape[0]):
         for entry in range(indptr[first + c], indptr[first + c + 1]):
@@ -86,7 +84,7 @@ def add_drawn_rows(
 ) -> None:
     """Add the exact answers of consecutive geounits to the sums of their groups, int64 (G, m).
 
-    Of each geounit only the rows ``drawn[which]``, bool (u, m): those whose noise is in the sum.
+    For each geounit, only the rows ``drawn[which]``, bool (u, m), whose noise is in the sum.
     """
     for c in range(which.shape[0]):
         mine, to = drawn[which[c]], out[group[c]]
@@ -105,7 +103,7 @@ def touched_pairs(
     first: npt.NDArray[np.int64],
     children: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the rows that each of many families touches, and all pairs of its geounits and them.
+    """Return the rows that each of many families touches, and all pairs of its geounits and rows.
 
     Parameters
     ----------
@@ -114,18 +112,18 @@ def touched_pairs(
     support : int32 (s,)
         Cells of all families, one after the other.
     starts : int64 (f + 1,)
-        Where those of each family begin.
+        Start of each family's cells.
     first, children : int64 (f,)
         Geounits of each family.
 
     Returns
     -------
     rows : int32 (r,)
-        Ascending in each family, one family after the other.
+        Ascending within each family, family by family.
     ends : int64 (f,)
-        Where those of each family end.
+        End of each family's rows.
     units, cells : int64 (N,)
-        Of each pair: family by family, geounit by geounit, row by row.
+        Of each pair, ordered by family, geounit and row.
     """
     families = first.shape[0]
     ends = np.empty(families, dtype=np.int64)
@@ -177,8 +175,8 @@ def sum_touched(
 ) -> None:
     """Add the exact answers of many families to `out`, int64 (N,), in the order of :func:`touched_pairs`.
 
-    As :func:`sum_rows` does for one; of geounits that are not ``asked``, bool (g,), nothing. The table's row
-    of a geounit is its number less `start`, and so is its place in `asked`.
+    As :func:`sum_rows` for one family, skipping geounits outside ``asked``, bool (g,). A geounit's row in the
+    table and its position in `asked` are its number minus `start`.
     """
     position = np.full(size, -1, dtype=np.int32)
     at, begin = 0, 0

@@ -1,10 +1,9 @@
-"""What one changed record changes among the answers of a measurement plan, and the loss of it.
+"""Compute the exact loss of one changed record under a measurement plan.
 
-Only the answers of the geounits above the two leaves of a replaced record can differ, each by one. How many
-do, and with what noise, depends on the two paths: on a spine with bypassed geounits paths have different
-shares. Compared are inputs that agree on what is known exactly, by a protection map: every figure is the
-largest over pairs of places inside a class. The argument, and which pairs of neighbours are covered by which
-change, is in ``docs/proofs/exact-accounting.md``.
+Only answers of geounits above the two leaves of a replaced record can differ, each by one. Their number and
+noise depend on the two paths, whose shares differ on a spine with bypassed geounits. Only inputs that agree
+on the exact facts of a protection map are compared: every figure is the largest over pairs of places inside a
+class. ``docs/proofs/exact-accounting.md`` has the argument, and the neighbours that each change covers.
 """
 
 from __future__ import annotations
@@ -52,9 +51,8 @@ def plan_loss(plan: MeasurementPlan, held: ProtectionMap | None = None) -> Worst
     ----------
     plan : MeasurementPlan
     held : ProtectionMap, optional
-        Compare only inputs that agree on what is known exactly, as the guarantee of a release does. Answers
-        that the facts fix then never differ, whatever budget they got. Without it all neighbours are
-        compared.
+        Compare only inputs that agree on the exact facts, as the guarantee of a release does. Answers that
+        the facts fix then never differ, whatever their budget. By default, all neighbours are compared.
 
     Raises
     ------
@@ -63,7 +61,7 @@ def plan_loss(plan: MeasurementPlan, held: ProtectionMap | None = None) -> Worst
     PrivacyError
         If the facts leave no neighbours to compare.
     """
-    if plan.budget.contribution.bound is not None:  # a unit may also vanish
+    if plan.budget.contribution.bound is not None:  # a unit may also disappear
         raise ConfigError(UNITS_OF_SEVERAL)
     held = ProtectionMap.without_facts(plan) if held is None else held
     held.check()
@@ -75,14 +73,14 @@ def plan_loss(plan: MeasurementPlan, held: ProtectionMap | None = None) -> Worst
 
 
 def attribute_loss(plan: MeasurementPlan, attribute: str, held: ProtectionMap | None = None) -> WorstLoss:
-    """Return the exact loss when one record changes in one attribute and stays where it is.
+    """Return the exact loss when one record changes in one attribute and keeps its leaf.
 
     Parameters
     ----------
     plan : MeasurementPlan
     attribute : str
     held : ProtectionMap, optional
-        As for :func:`plan_loss`. Where no record can change in this attribute alone, nothing is lost.
+        As for :func:`plan_loss`. If no record can change in this attribute alone, the loss is 0.
 
     Raises
     ------
@@ -99,15 +97,15 @@ def attribute_loss(plan: MeasurementPlan, attribute: str, held: ProtectionMap | 
 
 
 def attribute_losses(plan: MeasurementPlan, held: ProtectionMap | None = None) -> Mapping[str, Fraction]:
-    """Return the loss when one record changes in one attribute only, where it costs most.
+    """Return the largest loss when one record changes in a single attribute, for each attribute.
 
     Returns
     -------
     mapping of str to Fraction
-        Attribute -> rho or pure epsilon, in schema order; attributes that no measured query tells apart, or
-        that cannot change alone, are left out. Without bypassed geounits and facts the figures are those of
-        :func:`~opendas.budget.attribute_rho`. A geounit that took over the share of geounits below it spends
-        it by its own level's query shares, which may tell an attribute apart more often, or less.
+        Attribute -> rho or pure epsilon, in schema order, without attributes that no measured query
+        distinguishes or that cannot change alone. Without bypassed geounits and facts the figures are those
+        of :func:`~opendas.budget.attribute_rho`. A geounit that takes over the share of geounits below it
+        spends it by its own level's query shares, which may distinguish an attribute more or less often.
     """
     found = _found(plan, _of_units(plan, held))
     losses = {
@@ -118,9 +116,9 @@ def attribute_losses(plan: MeasurementPlan, held: ProtectionMap | None = None) -
 
 
 def record_loss(plan: MeasurementPlan) -> Fraction:
-    """Return the loss when one record of a protected unit is replaced in the input, on the costliest path.
+    """Return the largest loss over paths when one record of a protected unit is replaced.
 
-    That of the whole unit, by the relation of the plan, is the plan's total (``docs/proofs/units.md``).
+    The loss of the whole unit, under the plan's relation, is the plan's total (``docs/proofs/units.md``).
     """
     budget = plan.budget
     gaussian, contribution = budget.mechanism.is_zcdp, budget.contribution
@@ -165,7 +163,7 @@ def move_loss(plan: MeasurementPlan, moves: Iterable[tuple[Path, Path, int]]) ->
     ----------
     plan : MeasurementPlan
     moves : iterable of (Path, Path, int)
-        The paths of both leaves, and the lowest level at which they have a geounit in common; -1 for none.
+        Paths of both leaves, and the lowest level at which they share a geounit; -1 for none.
     """
     changes = []
     for one, other, common in moves:
@@ -194,7 +192,7 @@ def within_losses(plan: MeasurementPlan, held: ProtectionMap | None = None) -> M
 
 
 def change_loss(change: ChangedAnswers) -> Fraction:
-    """Return what a change costs by formula: rho under zCDP, epsilon of discrete Laplace noise."""
+    """Return the loss of a change by formula: rho under zCDP, epsilon of discrete Laplace noise."""
     return sum(
         (
             Fraction(abs(difference) * answers) / noise.parameter
@@ -207,7 +205,7 @@ def change_loss(change: ChangedAnswers) -> Fraction:
 
 
 def _of_units(plan: MeasurementPlan, held: ProtectionMap | None) -> ProtectionMap:
-    """Return the map for changes in part: records of one unit can change together, each against the facts."""
+    """Return the map for partial changes; records of one unit change together, each against the facts."""
     if held is None or plan.budget.contribution.bound is not None:
         return ProtectionMap.without_facts(plan)
     return held
@@ -219,12 +217,12 @@ def _found(plan: MeasurementPlan, held: ProtectionMap) -> Replacements:
 
 @lru_cache(maxsize=1)
 def _replacements(held: ProtectionMap, queries: frozenset[str]) -> Replacements:
-    """Look once: the losses of a plan are asked for one after the other."""
+    """Return the replacements, cached because a plan's losses are computed one after another."""
     return Replacements(held, queries)
 
 
 def _changes(plan: MeasurementPlan, replacements: Iterable[Replacement]) -> Iterator[ChangedAnswers]:
-    """Yield what differs between two inputs of which one has a record replaced."""
+    """Yield the changed answers of two inputs that differ in a replaced record."""
     paths = plan.spine.paths()[0]
     for found in replacements:
         one, other = (
@@ -234,8 +232,8 @@ def _changes(plan: MeasurementPlan, replacements: Iterable[Replacement]) -> Iter
 
 
 def _along(plan: MeasurementPlan, path: Path, shared: int, apart: frozenset[str]) -> ChangedAnswers:
-    """Return the answers that change along one path: all below the shared levels, there those told apart."""
-    if plan.budget.contribution.records > 1:  # answers differ by more than one, in many ways
+    """Return the answers that change along a path: all below shared levels, there those told apart."""
+    if plan.budget.contribution.records > 1:  # answers can differ by more than one
         raise ConfigError(UNITS_OF_SEVERAL)
     change: dict[tuple[AnyNoise, int], int] = {}
     for number, (level, multiple) in enumerate(zip(plan.levels, path, strict=True)):
@@ -251,7 +249,7 @@ def _sum(one: ChangedAnswers, other: ChangedAnswers) -> ChangedAnswers:
 
 
 def _largest_loss(plan: MeasurementPlan, replacements: Iterable[Replacement]) -> Fraction:
-    """Return the largest loss by shares, which is that of a whole unit where it has several records."""
+    """Return the largest loss by shares; of a whole unit, if it has several records."""
     budget, paths = plan.budget, plan.spine.paths()[0]
     largest = Fraction(0)
     for found in replacements:
@@ -265,12 +263,12 @@ def _largest_loss(plan: MeasurementPlan, replacements: Iterable[Replacement]) ->
             start=Fraction(0),
         )
         largest = max(largest, shares)
-    # noise for one added record is made for one row, and a changed record differs in two
+    # noise for an added record covers one row, but a changed record differs in two
     return largest * budget.total / budget.neighbours.l2_squared
 
 
 def _largest(changes: Iterable[ChangedAnswers]) -> list[ChangedAnswers]:
-    """Leave out changes that are part of another one; where nothing changes at all, that is the change."""
+    """Drop changes contained in another one; an empty change remains if it is the only one."""
     found: list[ChangedAnswers] = []
     for change in sorted(changes, key=lambda one: -sum(one.values())):
         if not any(all(larger.get(key, 0) >= count for key, count in change.items()) for larger in found):

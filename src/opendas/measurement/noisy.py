@@ -1,8 +1,8 @@
-"""Taking measurements: exact answers plus keyed noise.
+"""Take measurements: exact answers plus keyed noise.
 
-A lazy answer equals, bit for bit, that coordinate of the full measurement: marginals sum over all cells,
-and the noise of an address never changes. Which coordinates are read depends on earlier noisy answers,
-invariants and public data only; the ledger charges the full measurement. See docs/proofs/noise.md.
+A lazily drawn answer equals that coordinate of the full measurement bit for bit, because marginals sum over
+all cells and the noise of an address never changes. Which coordinates are read depends only on earlier noisy
+answers, invariants and public data. The ledger charges the full measurement. See docs/proofs/noise.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from opendas.sampling.noise import NoiseSource
 from opendas.schema.histogram import Histogram
 
 PAIRS = 1 << 18
-"""Pairs of a geounit and a cell of several families whose answers are read at once, about."""
+"""Approximate number of (geounit, cell) pairs, over several families, that are read at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +45,7 @@ class MeasuredQuery:
     Attributes
     ----------
     variance : float
-        Of the first of them; held, because a small family takes less time than finding it.
+        Variance of the first noise; cached, because computing it takes longer than a small family.
     """
 
     name: str
@@ -72,7 +72,7 @@ class MeasuredLevel:
     multiples : tuple of Fraction
         Distinct budget multiples > 0, in ascending order.
     which : int8 or wider (g,) or None
-        Index into `multiples` of each geounit, -1 where it has no budget; None where all have the first.
+        Index into `multiples` of each geounit, -1 without budget; None if all have the first.
     """
 
     geolevel: str
@@ -105,8 +105,8 @@ def measured_levels(plan: MeasurementPlan) -> tuple[MeasuredLevel, ...]:
         which = None
         if shares is not None:
             positive = tuple(multiple for multiple in shares.multiples if multiple > 0)
-            which = shares.which - (len(shares.multiples) - len(positive))  # a zero stands first
-            multiples = positive or multiples  # where every geounit was bypassed nothing is drawn
+            which = shares.which - (len(shares.multiples) - len(positive))  # zero, if present, comes first
+            multiples = positive or multiples  # nothing is drawn if every geounit was bypassed
         queries = tuple(
             MeasuredQuery(
                 planned.query.name,
@@ -122,9 +122,9 @@ def measured_levels(plan: MeasurementPlan) -> tuple[MeasuredLevel, ...]:
 
 
 class NoisyMeasurements:
-    """Measurements of part of a spine: the object through which a run sees confidential counts.
+    """Measurements of part of a spine, through which a run sees confidential counts.
 
-    Its answers are noisy; the exact counts are not reachable through its public methods.
+    Public methods return noisy answers only, never exact counts.
 
     Parameters
     ----------
@@ -154,11 +154,11 @@ class NoisyMeasurements:
         self._rows: dict[tuple[int, bytes], list[npt.NDArray[np.int64]]] = {}
 
     def _sampler(self, query: MeasuredQuery, multiple: int) -> SamplerTable:
-        # By object rather than by distribution: hashing exact fractions takes longer than a small draw. Never
-        # by address: a wrong address would then draw with a wrong scale, too.
+        # Keyed by object, because hashing exact fractions takes longer than a small draw; never by address,
+        # because a wrong address would then also draw with a wrong scale.
         if (query, multiple) not in self._samplers:
             law = query.noise[multiple]
-            assert not isinstance(law, StatedNoise)  # those are drawn by AnsweredMeasurements
+            assert not isinstance(law, StatedNoise)  # AnsweredMeasurements draws those
             self._samplers[query, multiple] = SamplerTable.build(law)
         return self._samplers[query, multiple]
 
@@ -179,8 +179,8 @@ class NoisyMeasurements:
     def full(self, level: int, first: int, geounits: int) -> list[npt.NDArray[np.int64]]:
         """Return all noisy answers, int64 (geounits, m), of each measured query group of `level`.
 
-        Geounits without budget of their own have answers equal to noise-free zero and must be left out by
-        the caller; :meth:`has_budget` tells.
+        Answers of geounits without their own budget are zero without noise, and the caller must drop them;
+        see :meth:`has_budget`.
         """
         rows = [np.arange(query.size, dtype=np.int32) for query in self._levels[level].queries]
         return self._noisy(level, first, geounits, rows, rows)
@@ -211,7 +211,7 @@ class NoisyMeasurements:
                         for query, some, value in zip(measured.queries, rows[u], values, strict=True)
                     ]
         self._noise.add_sums(measured.level, requests)
-        # A geounit without budget has no measurement: none of its exact answers may be added.
+        # A geounit without budget has no measurement, so its exact answers must not be added.
         asked = np.where(budgets < 0, len(cells), which)
         table, start = self._tables[level], first - self._first[level]
         for query, touched, value in zip(measured.queries, drawn, values, strict=True):
@@ -253,7 +253,7 @@ class NoisyMeasurements:
             rows, ends, units, cells = touched_pairs(row_of_cell, size, support, starts, first, children)
             values = self._pairs(query, measured.level, budget[units - start], units, cells)
             exact = (table.indptr, table.cells, table.counts, start, row_of_cell, size)
-            # A geounit without budget has no measurement: its exact sums must not be added.
+            # A geounit without budget has no measurement, so its exact sums must not be added.
             sum_touched(*exact, rows, ends, first, children, budget >= 0, values)
             found.append((rows, np.append(0, ends), values))
         offsets = [np.append(0, np.cumsum(children * np.diff(ends))) for _, ends, _ in found]
@@ -278,7 +278,7 @@ class NoisyMeasurements:
         units: npt.NDArray[np.int64],
         cells: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.int64]:
-        """Return the noise of pairs of a geounit and a row, each with its budget; zeros without any."""
+        """Return the noise of (geounit, row) pairs, each with its budget; zero without budget."""
         values = np.zeros(len(units), dtype=np.int64)
         for multiple in np.unique(budget[budget >= 0]).tolist():
             some = np.flatnonzero(budget == multiple)
@@ -291,14 +291,14 @@ class NoisyMeasurements:
     ) -> tuple[list[npt.NDArray[np.bool_]], list[list[npt.NDArray[np.int64]]]]:
         """Return the rows of each query group that touch sets of cells.
 
-        As masks, bool (u + 1, m) of each query group, the last set empty; and by their numbers, of each set.
+        As masks, bool (u + 1, m) of each query group with an empty last set, and as row numbers of each set.
         """
         queries = self._levels[level].queries
         masks = [np.zeros((len(cells) + 1, query.size), dtype=np.bool_) for query in queries]
         numbers = []
         for u, some in enumerate(cells):
             of = self._rows.get((level, some.tobytes()))
-            if of is None:  # neighbours have the same few sets
+            if of is None:  # neighbouring families share a few sets
                 for mask, query in zip(masks, queries, strict=True):
                     mask[u, query.row_of_cell[some]] = True
                 of = [np.flatnonzero(mask[u]) for mask in masks]
@@ -310,7 +310,7 @@ class NoisyMeasurements:
         return masks, numbers
 
     def has_budget(self, level: int, first: int, geounits: int) -> npt.NDArray[np.bool_]:
-        """Return which geounits are measured at all (public: it follows from the spine)."""
+        """Return which geounits are measured; public, because it follows from the spine."""
         return self._levels[level].budgets(first, geounits) >= 0
 
     def _noisy(
@@ -337,7 +337,7 @@ class NoisyMeasurements:
                 for query, r in zip(measured.queries, rows, strict=True)
             ]
             drawn = self._noise.draw_many(measured.level, requests)
-            if not values:  # all geounits have the same share: what was drawn is the answer's place
+            if not values:  # all geounits have one share, so the draw is already in place
                 values = drawn
                 continue
             for value, noise in zip(values, drawn, strict=True):
@@ -349,7 +349,7 @@ class NoisyMeasurements:
                 continue
             sum_rows(table.indptr, table.cells, table.counts, start, query.row_of_cell, position, value)
         if measured.which is not None:
-            # A geounit without budget has no measurement: its exact sums must not survive here.
+            # A geounit without budget has no measurement, so its exact sums must be zeroed.
             for value in values:
                 value[measured.which[first : first + geounits] < 0] = 0
         return values

@@ -1,8 +1,8 @@
-"""What it costs to move within the places that people know: official geounits, towns, reservations.
+"""Compute the loss of moves within official areas: geounits, towns, reservations.
 
-A plan states losses within a geounit of its spine. The spine of a run may divide states and regroup blocks,
-so that the blocks of one official block group lie far apart on it; who moves between two of those loses more.
-Here are the losses within official areas, exact, from the public spine and frame alone. The argument is in
+A plan states losses within a geounit of its spine. A spine may divide states and regroup blocks, so that
+blocks of one official block group lie far apart on it, and a move between them has a larger loss. This module
+computes exact losses within official areas from the public spine and frame alone. Argument:
 ``docs/proofs/exact-accounting.md``.
 
 Axes: ``a`` areas of one kind; ``g`` geounits of a level.
@@ -42,14 +42,14 @@ class AreaLoss:
     kind : str
         Official geolevel or entity category.
     areas : int
-        Areas with at least one leaf. One with a single leaf, where nothing can move, counts with loss 0.
+        Number of areas with at least one leaf. An area with a single leaf has loss 0.
     largest : Fraction
-        Of the area where it is largest: rho, or epsilon for the discrete Laplace.
+        Largest loss of an area: rho, or epsilon for the discrete Laplace.
     median : Fraction
         At least half of the areas lose at most this, and at least half lose at least this.
     above_spine : int or None
-        Areas that lose more than the plan states for a geounit of the spine at the geolevel of this name;
-        None where the spine has no such geolevel.
+        Number of areas that lose more than the plan states for a spine geounit of this geolevel; None if the
+        spine has no such geolevel.
     """
 
     kind: str
@@ -78,17 +78,16 @@ def official_losses(
     ----------
     plan : MeasurementPlan
     frame : Frame
-        The frame that the plan's spine was made of.
+        The frame from which the plan's spine was built.
     held : ProtectionMap, optional
-        Compare only inputs that agree on what is known exactly: a record stays where the facts keep it.
-        Without it all moves are compared.
+        Compare only inputs that agree on the exact facts. By default, all moves are compared.
     stated : mapping of geolevel to Fraction, optional
-        What is stated for moves within one geounit of the spine; by default what the shares alone say.
+        Stated losses of moves within one geounit of the spine; by default, those by shares alone.
 
     Returns
     -------
     tuple of AreaLoss
-        Official geolevels from the top, then the entity categories of which there is an area.
+        Official geolevels from the top, then entity categories with at least one area.
 
     Raises
     ------
@@ -98,8 +97,8 @@ def official_losses(
     Notes
     -----
     A record moves and keeps its attributes. All pairs of leaves of an area are covered; the largest loss is
-    that of the pair that has least of its paths in common. Where a protected unit has several records, all of
-    them move, and each of them against the facts if need be.
+    that of the pair whose paths share least. If a protected unit has several records, all of them move, even
+    where the facts forbid single moves.
     """
     if len(frame) != len(plan.spine.leaf):
         raise GeographyError(
@@ -123,9 +122,9 @@ class Areas:
     ----------
     ranges : Memberships
         Sets of leaves of one area between which some record can move, numbered along the spine: all leaves of
-        the area, unless exact facts part them.
+        the area, unless exact facts separate them.
     level : int64 (r,)
-        Lowest level at which one geounit has a whole range below it; -1 if not even a root has.
+        Lowest level at which one geounit contains a whole range; -1 if no root does.
     losses : tuple of Fraction
         Distinct losses, ascending.
     of_range : int64 (r,)
@@ -167,7 +166,7 @@ class Areas:
         np.maximum.at(last, ranges.entity, ranges.leaf)
         level, geounit = _common_ancestors(spine, first, last)
         whole = Fraction(2, plan.budget.neighbours.l2_squared) * plan.budget.total
-        found = [Fraction(0), whole]  # of an area where nothing moves, and of one below several roots
+        found = [Fraction(0), whole]  # for an area where nothing moves, and for one below several roots
         of_range = np.ones(len(area), dtype=np.int64)
         for number, (left, kind) in enumerate(_left_below(plan)):
             here = level == number
@@ -190,12 +189,12 @@ class Areas:
         return AreaLoss(kind, len(self.which), largest, median, above)
 
     def worst(self, plan: MeasurementPlan, at_most: Fraction) -> WorstLoss:
-        """Return the exact loss of the worst move inside those areas whose loss is at most so large.
+        """Return the exact loss of the worst move inside areas whose loss is at most `at_most`.
 
         Notes
         -----
-        Every two paths of an area are taken below the geounit that has the whole of it below: where two
-        leaves have more in common, fewer answers differ.
+        All pairs of paths of an area are compared below the geounit that contains the area: if two leaves
+        share more, fewer answers differ.
         """
         paths, of_leaf = plan.spine.paths()
         some = np.array([loss <= at_most for loss in self.losses])[self.which][self.area]
@@ -209,10 +208,10 @@ class Areas:
 
 
 def _ranges(members: Memberships, held: ProtectionMap) -> tuple[Memberships, Ints]:
-    """Part the leaves of areas by where records with some cell can move; also the area of each part.
+    """Split the leaves of areas into sets between which some record can move; also return their areas.
 
-    A record that keeps its cell moves between leaves where the cell is free, inside one geounit of the lowest
-    invariant.
+    A record that keeps its cell can move between leaves where the cell is free, inside one geounit of the
+    lowest invariant.
     """
     units, patterns = int(held.unit.max()) + 1, held.patterns
     parts, part = np.unique(members.entity * units + held.unit[members.leaf], return_inverse=True)
@@ -229,10 +228,10 @@ def _ranges(members: Memberships, held: ProtectionMap) -> tuple[Memberships, Int
 
 
 def _common_ancestors(spine: Spine, first: Ints, last: Ints) -> tuple[Ints, Ints]:
-    """Return the lowest geounits that have two leaves each below them, as level (-1 for none) and geounit.
+    """Return the lowest common geounits of pairs of leaves, as level (-1 for none) and geounit.
 
-    The leaves below a geounit are consecutive, so that what has the first and the last leaf of a set below
-    it has all of them.
+    The leaves below a geounit are consecutive, so a geounit above the first and the last leaf of a set is
+    above all of them.
     """
     level = np.full(len(first), -1, dtype=np.int64)
     geounit = np.zeros(len(first), dtype=np.int64)
@@ -246,9 +245,9 @@ def _common_ancestors(spine: Spine, first: Ints, last: Ints) -> tuple[Ints, Ints
 
 @lru_cache(maxsize=1)
 def _left_below(plan: MeasurementPlan) -> list[tuple[list[Fraction], Ints]]:
-    """Return per level the parts of the budget that paths may have below a geounit, and each geounit's.
+    """Return per level the distinct budget shares that remain below a geounit, and each geounit's.
 
-    The shares along every path sum to one: what is left below a geounit is the same for all leaves below it.
+    The shares along every path sum to one, so the rest below a geounit is the same for all its leaves.
     """
     left, found = [Fraction(1)], []
     which = np.zeros(1, dtype=np.int64)

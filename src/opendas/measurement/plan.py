@@ -1,8 +1,8 @@
-"""The measurement plan: what is asked of every geounit, with what noise.
+"""Build the measurement plan: the queries of every geounit and their noise.
 
-The plan is schema, recodes, queries, frame, spine, shares, mechanism, neighbour relation and rho. Its digest
-binds the noise key, so that the same noise is never used for two different plans. Estimator, passes and
-constraints are outside it: estimating again spends nothing.
+The plan consists of schema, recodes, queries, frame, spine, shares, mechanism, neighbour relation and rho.
+Its digest is bound into the noise key, so that two different plans never share noise. Estimator, passes and
+constraints are not part of it, and estimating again spends nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from opendas.schema.query_groups import QueryGroup
 FORMAT = "opendas measurement plan 1"
 
 _HOPELESS = 10**15
-"""A parameter beyond this is not even handed to the distribution, whose figures are doubles."""
+"""Largest parameter passed to the distribution, whose figures are doubles."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +37,7 @@ class PlannedQuery:
     ----------
     query : QueryGroup
     address : int
-        Its number in noise addresses: its place among the product's declared query groups.
+        Its number in noise addresses: its position among the product's query groups.
     share : Fraction
         Its share of the geounit's budget, > 0.
     """
@@ -57,7 +57,7 @@ class LevelPlan:
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """Names of the measured query groups."""
+        """Names of measured query groups."""
         return tuple(planned.query.name for planned in self.queries)
 
 
@@ -93,8 +93,8 @@ class MeasurementPlan:
                 canonical = self.product.workload.canonical(name)
                 if canonical not in names:
                     raise BudgetError(
-                        f"[budget.queries] {geolevel!r}: {name!r} is no query group of {self.product.name}; "
-                        f"it declares {', '.join(names)}."
+                        f"[budget.queries] {geolevel!r}: {name!r} is not a query group of "
+                        f"{self.product.name}; it declares {', '.join(names)}."
                     )
                 if any(canonical == other.query.name for other in planned):
                     raise BudgetError(
@@ -111,7 +111,7 @@ class MeasurementPlan:
         self._check_noise()
 
     def _check_noise(self) -> None:
-        """Refuse noise that cannot be drawn exactly, before a key exists and anything is charged."""
+        """Refuse noise that cannot be drawn exactly, before a key is created or a loss charged."""
         for number, level in enumerate(self.levels):
             shares = self.spine.shares[number]
             multiples = (Fraction(1),) if shares is None else shares.multiples
@@ -130,12 +130,12 @@ class MeasurementPlan:
 
     @property
     def draws(self) -> int:
-        """Number of noisy answers of the full measurement, those of geounits without a share included."""
+        """Number of noisy answers of the full measurement, including geounits without a share."""
         sizes = (sum(planned.query.size for planned in level.queries) for level in self.levels)
         return sum(len(level) * size for level, size in zip(self.spine.levels, sizes, strict=True))
 
     def distribution(self, level: int, planned: PlannedQuery, multiple: Fraction = Fraction(1)) -> AnyNoise:
-        """Return the noise of a query at a geounit whose budget is `multiple` times its level's share."""
+        """Return the noise of a query at a geounit with `multiple` times its level's share."""
         return self.budget.distribution(
             self.levels[level].geolevel, planned.query.name, geounit_share=self.levels[level].share * multiple
         )
@@ -146,7 +146,7 @@ class MeasurementPlan:
         Returns
         -------
         variances : float64 (c, q)
-            Per distinct multiple and measured query group, in squared counts; infinite without budget.
+            By distinct multiple and measured query group, in squared counts; infinite without budget.
         which : int64 (g,)
         """
         shares = self.spine.shares[level]

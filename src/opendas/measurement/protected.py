@@ -1,4 +1,4 @@
-"""What is protected, in words: of each attribute, geolevel and query group, by a protection map."""
+"""Describe what is protected of each attribute, geolevel and query group, from a protection map."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from opendas.schema.query_groups import QueryGroup
 
 PROTECTED, WITHIN = "protected", "protected only within"
 EXACT, SAME = "published exactly", "the same in all neighbours"
-"""What can be said of a part of a record or an answer. `SAME` is not published, and not protected either."""
+"""Protection status of part of a record or of an answer. `SAME` is neither published nor protected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """What is said of one attribute, geolevel or query group.
+    """Protection of one attribute, geolevel or query group.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Protected:
     within : tuple of str
         Geolevels and recodes that are known, for :data:`WITHIN`.
     known : Fraction
-        Part of the places of a record of which the exact facts leave nothing open here.
+        Share of a record's places at which the exact facts leave nothing open here.
     """
 
     status: str
@@ -72,26 +72,26 @@ def _percent(share: Fraction) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What the exact facts of a run leave protected; public.
+    """What remains protected given the exact facts of a run; public.
 
     Parameters
     ----------
     facts : tuple of str
-        What is published exactly, by name: invariants, bounds that leave no room, facts of the frame.
+        Names of exactly published facts: invariants, bounds that leave no room, facts of the frame.
     places : int
-        Pairs (leaf, cell) in which a record can be.
+        Number of pairs (leaf, cell) in which a record can be.
     alone : int
-        Those of which no other is left: a record there is known.
+        Number of places without an alternative: a record there is known.
     least, median : int
-        Other places that the facts leave to a record, at the worst place and at the median of all places.
+        Number of other places that the facts leave to a record: at worst, and at the median place.
     loss : Fraction
         Largest loss between neighbours that agree on all facts: rho, or epsilon for the discrete Laplace.
     attributes : mapping of attribute to Protected
     geolevels : mapping of geolevel to Protected
-        In which geounit of the spine a record is.
+        Protection of the record's geounit on the spine.
     queries : mapping of query group to mapping of geolevel to Protected
     nested : bool
-        Whether the facts are such that all that follows from them is found.
+        Whether every consequence of the facts is found.
     """
 
     facts: tuple[str, ...]
@@ -107,7 +107,7 @@ class Protection:
 
     @property
     def alternatives(self) -> str:
-        """How many alternatives the exact facts leave, as a sentence."""
+        """Sentence on the number of alternatives that the exact facts leave."""
         return (
             f"The exact facts leave a record at least {self.least:,} other places (pairs of leaf and cell) "
             f"where it could be, and {self.median:,} at the median of {self.places:,} places"
@@ -116,7 +116,7 @@ class Protection:
         )
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """Yield what is said of each part: kind, name, words; of query groups with the geolevels."""
+        """Yield a row for each part: kind, name and words; query groups with their geolevels."""
         for kind, parts in (("attribute", self.attributes), ("geolevel", self.geolevels)):
             for name, part in parts.items():
                 yield kind, name, part.words
@@ -174,13 +174,13 @@ class Protection:
 
 
 def protection_of(held: ProtectionMap, declared: Sequence[str] = ()) -> Protection:
-    """Describe the map of a plan.
+    """Return the protection that a plan's map implies.
 
     Parameters
     ----------
     held : ProtectionMap
     declared : sequence of str
-        What else is published exactly, such as which leaves are populated.
+        Further exactly published facts, such as which leaves are populated.
 
     Raises
     ------
@@ -199,7 +199,7 @@ def protection_of(held: ProtectionMap, declared: Sequence[str] = ()) -> Protecti
         attributes, rows = some.differ[: len(names)], some.differ[len(names) :]
         known_attribute += (~attributes) @ weight
         known_level += (~some.moves) @ weight
-        # one record more changes every answer that counts it
+        # an added record changes every answer that counts it
         if not ((held.adds or held.appears) and some.free):
             known_answer += np.einsum("qc,lc,c->ql", ~rows, ~some.moves, weight)
     reader = _Words(held)
@@ -235,7 +235,7 @@ def protection_of(held: ProtectionMap, declared: Sequence[str] = ()) -> Protecti
             }
             for group, row in zip(groups, known_answer, strict=True)
         },
-        # That every leaf is populated is a fact, too, and not read together with the others.
+        # That every leaf is populated is a separate fact, not combined with the others.
         nested=held.facts.nested and not (declared and held.facts.invariants),
     )
 
@@ -248,7 +248,7 @@ def _loss(held: ProtectionMap) -> Fraction:
 
 
 class _Words:
-    """Which word is right."""
+    """Chooses the status of each part."""
 
     def __init__(self, held: ProtectionMap) -> None:
         self.held, self.product = held, held.plan.product
@@ -265,13 +265,13 @@ class _Words:
         return Protected(WITHIN if within else PROTECTED, within, known)
 
     def recodes(self, attribute: str) -> tuple[str, ...]:
-        """Return the recodes of an attribute that invariants publish."""
+        """Return the recodes of an attribute that some invariant publishes."""
         mine = [recode.name for recode in self.product.recodes if recode.attribute == attribute]
         used = {factor for exact in self.held.facts.invariants for factor in exact.query.factors}
         return tuple(name for name in mine if name in used)
 
     def published(self, group: QueryGroup, level: int) -> bool:
-        """Whether some invariant gives the answers of a query group at a level of the spine."""
+        """Whether an invariant gives the answers of a query group at a level of the spine."""
         return any(
             (exact.level > level or (exact.level == level and not self._divided(exact)))
             and self._finer(exact.query.row_of_cell.astype(np.int64), group)

@@ -1,9 +1,9 @@
-"""The protection map of a plan: what exact facts leave to protect.
+"""Compute the protection map of a plan: what remains to protect given exact facts.
 
-A *place* of a record is a pair of leaf and cell. A record may be thought of as standing in another place only
-if everything that is known exactly, invariants, fixed bounds, structural zeros, stays as it is. The map parts
-all places into classes: inside a class a record is protected by the noise, between classes by nothing.
-Definition and proof: ``docs/proofs/protection-map.md``.
+A *place* of a record is a pair of leaf and cell. A record can be in another place only if every exact fact
+(invariant, fixed bound, structural zero) stays true. The map divides all places into classes: noise protects
+a record inside its class, and nothing protects which class it is in. Definition and proof:
+``docs/proofs/protection-map.md``.
 
 Axes: ``L`` leaves in spine order, ``n`` cells, ``a`` atoms, ``d`` patterns of leaves, ``r`` joint rows of all
 invariants, ``c`` classes, ``v`` statistics of a cell (its level of each attribute, its row of each query).
@@ -31,23 +31,23 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Neighbours
 
 _NUMBERS = 4_000_000
-"""Numbers that are looked at together."""
+"""Numbers processed at a time."""
 
 _MOST_TRIED = 200
-"""Sets of declarations that are tried for the smallest one that suffices."""
+"""Most sets of declarations tried in the search for the smallest sufficient one."""
 
 
 class Classes(NamedTuple):
-    """Some classes of places.
+    """A batch of classes of places.
 
     Parameters
     ----------
     size : int64 (c,)
-        Places in each.
+        Number of places in each.
     times : int64 (c,)
-        How many classes are like it.
+        Number of equal classes.
     differ : bool (v, c)
-        Statistics of the cell that differ inside it.
+        Statistics of the cell that differ inside the class.
     moves : bool (levels, c)
         Geolevels at which its places lie in several geounits.
     free : bool
@@ -63,11 +63,11 @@ class Classes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ProtectionMap:
-    """The exact partition of places (leaf, cell) that the facts make.
+    """The exact partition of places (leaf, cell) that the facts determine.
 
-    Two places are in one class if a record of some input that the facts allow may be replaced by one in the
-    other place, so that the facts still hold. Every pair of neighbours of the guarantee replaces a record
-    inside one class. Classes are a product and never listed: each is
+    Two places are in one class if in some input that satisfies the facts, a record in one place can be
+    replaced by one in the other without violating them. Every pair of neighbours of the guarantee replaces a
+    record inside one class. Classes have product form and are never listed: each is
 
     - all *free* places of one official geounit of the lowest geolevel with an invariant (`unit`; the whole
       input without invariants) whose cells have the same joint row of all invariants (`row`), or
@@ -82,7 +82,7 @@ class ProtectionMap:
     Examples
     --------
     Whether a record may move from one place to another: ``map.place(leaf, cell) == map.place(leaf2, cell2)``,
-    where neither is None. To go through a nation use `unit` (L,), `patterns.of_leaf` (L,), `row` (n,) and
+    where neither is None. For a whole nation, use `unit` (L,), `patterns.of_leaf` (L,), `row` (n,) and
     `label` of a pattern (n,) instead.
     """
 
@@ -94,23 +94,23 @@ class ProtectionMap:
     def of(
         cls, plan: MeasurementPlan, frame: Frame | None = None, table: ConstraintTable | None = None
     ) -> ProtectionMap:
-        """Make the map of a plan.
+        """Build the map of a plan.
 
         Parameters
         ----------
         plan : MeasurementPlan
         frame : Frame, optional
-            With public unit counts. Without it bounds are not looked at.
+            With public unit counts; without it, bounds are ignored.
         table : ConstraintTable, optional
-            Of the run: with it the map knows what the values of invariants fix, alone (a total of zero) and
-            together with bounds (a total equal to the sum of its lower bounds). It can only be finer.
+            Constraints of the run. With it, the map uses what the values of invariants fix, alone (a total of
+            zero) and with bounds (a total equal to the sum of its lower bounds), and can only be finer.
         """
         facts = PublicFacts.of(plan.product, plan.spine, frame, table)
         return cls(plan, facts, leaf_patterns(facts))
 
     @classmethod
     def without_facts(cls, plan: MeasurementPlan) -> ProtectionMap:
-        """Return the map in which all places are one class: neighbours need not agree on anything."""
+        """Return the map with a single class: neighbours need not agree on any fact."""
         facts = PublicFacts.of(plan.product, plan.spine).only(())
         facts = PublicFacts(np.ones_like(facts.possible), (), facts.bound_cells, facts.lower, facts.upper, ())
         return cls(plan, facts, leaf_patterns(facts))
@@ -119,12 +119,12 @@ class ProtectionMap:
 
     @cached_property
     def lowest(self) -> ExactQuery | None:
-        """The invariant of the lowest geolevel, or None."""
+        """Invariant of the lowest geolevel, or None."""
         return max(self.facts.invariants, key=lambda exact: exact.level, default=None)
 
     @cached_property
     def unit(self) -> Ints:
-        """Official geounit that a free place of each leaf cannot leave, int64 (L,), along the spine."""
+        """Official geounit that confines the free places of each leaf, int64 (L,), along the spine."""
         return np.zeros(len(self.patterns.of_leaf), np.int64) if self.lowest is None else self.lowest.unit
 
     @cached_property
@@ -134,10 +134,10 @@ class ProtectionMap:
         return Atoms.of(maps, len(self.facts.possible)).of_cell
 
     def label(self, pattern: int) -> Ints:
-        """Return of each cell, int64 (n,), what a leaf of a pattern knows of it.
+        """Return the label of each cell, int64 (n,), at leaves of a pattern.
 
-        ``EMPTY`` (-1): nobody can be there. ``FREE`` (0). A positive number: which fixed sums of the leaf
-        count it; the record cannot leave the cells of this leaf with the same number.
+        ``EMPTY`` (-1): no record can be there. ``FREE`` (0): no fixed sum counts it. A positive number
+        identifies the fixed sums that count it; a record there stays in cells of this leaf with that number.
         """
         found: Ints = self.patterns.state[pattern][self.patterns.atoms.of_cell]
         return found
@@ -159,23 +159,23 @@ class ProtectionMap:
 
     @property
     def adds(self) -> bool:
-        """Whether neighbours differ by a record more or less, rather than by one replaced."""
+        """Whether neighbours differ by an added or removed record, rather than a replaced one."""
         return self.plan.budget.neighbours is Neighbours.UNBOUNDED
 
     @property
     def appears(self) -> bool:
-        """Whether a record may also appear or vanish between neighbours that replace one: its unit stays."""
+        """Whether a record can also appear or disappear, not only be replaced; its unit stays."""
         return self.plan.product.companion is not None and self.may_add and not self.adds
 
     @property
     def may_add(self) -> bool:
-        """Whether records can be added at all: no invariant counts them. Free places are then where."""
+        """Whether records can be added, in free places, because no invariant counts them."""
         return all(exact.of_companion for exact in self.facts.invariants)
 
     def classes(self, statistics: Sequence[Ints]) -> Iterator[Classes]:
-        """Yield all classes, in portions, and which statistics of a cell, int64 (n,) each, differ inside."""
+        """Yield all classes in batches, with the statistics of cells, int64 (n,) each, that differ inside."""
         atoms = self.patterns.atoms
-        of_row = np.argsort(self.row[atoms.first], kind="stable")  # no atom reaches over rows
+        of_row = np.argsort(self.row[atoms.first], kind="stable")  # an atom lies within one row
         rank = np.empty_like(of_row)
         rank[of_row] = np.arange(len(of_row))
         of_cell = rank[atoms.of_cell]
@@ -268,17 +268,17 @@ class ProtectionMap:
 
     @property
     def alone(self) -> int:
-        """Number of places that are a class by themselves: what is there is known."""
+        """Number of places that form a class alone: their records are known."""
         return self.sizes[1]
 
     @property
     def least(self) -> int:
-        """Fewest other places that the facts leave to a record."""
+        """Least number of other places that the facts leave to a record."""
         return min(self.sizes, default=1) - 1
 
     @property
     def median(self) -> int:
-        """Other places that the facts leave, at the median of all places (the lower one)."""
+        """Number of other places that the facts leave, at the (lower) median of all places."""
         seen, half = 0, Fraction(self.places, 2)
         for size in sorted(self.sizes):
             seen += size * self.sizes[size]
@@ -288,7 +288,7 @@ class ProtectionMap:
 
     @cached_property
     def protects(self) -> bool:
-        """Whether any two inputs that the facts allow are neighbours."""
+        """Whether the facts allow two neighbouring inputs."""
         if self.adds:
             states = self.patterns.state
             return self.may_add and bool((states == FREE).any())
@@ -298,7 +298,7 @@ class ProtectionMap:
 
     @property
     def exact_names(self) -> tuple[str, ...]:
-        """What is published exactly, by name: invariants, and bounds that are equal where there are units."""
+        """Names of exactly published facts: invariants, and bounds that coincide where there are units."""
         equal = (self.facts.lower == self.facts.upper) & (self.facts.upper > 0)
         bounds = itertools.compress(self.facts.bound_names, equal.any(axis=0).tolist())
         own = (exact.name for exact in self.facts.invariants if not exact.of_companion)
@@ -310,7 +310,7 @@ class ProtectionMap:
         Raises
         ------
         PrivacyError
-            Naming the smallest set of declarations that suffices.
+            Names the smallest sufficient set of declarations.
         """
         if self.protects:
             return
@@ -330,7 +330,7 @@ class ProtectionMap:
     def responsible(self) -> tuple[str, ...]:
         """Return the smallest set of declarations that leaves no neighbours, empty if none are needed.
 
-        Where many are declared, one of which nothing can be left out.
+        If many are declared, a minimal set instead.
         """
         names = (*(exact.name for exact in self.facts.invariants), *self.facts.bound_names)
         some = itertools.chain.from_iterable(itertools.combinations(names, k) for k in range(len(names)))
@@ -349,14 +349,14 @@ class ProtectionMap:
 
 
 class _AtomTable(NamedTuple):
-    """What is asked of cells, by atoms that are ordered by their joint row.
+    """Sizes and statistics of atoms, ordered by joint row.
 
     Parameters
     ----------
     size : int64 (a,)
         Cells in each.
     least, most : int64 (v, a)
-        Of each statistic.
+        Least and largest value of each statistic.
     row : int64 (a,)
     state : int64 (d, a)
     """
@@ -368,7 +368,7 @@ class _AtomTable(NamedTuple):
     state: Ints
 
     def of_rows(self, pattern: int) -> tuple[Ints, Ints, Ints]:
-        """Return of the free cells in each joint row their number (r,), least and largest values (v, r)."""
+        """Return the number (r,) of free cells in each joint row, and their extreme values (v, r)."""
         free, starts = self.state[pattern] == FREE, np.flatnonzero(np.diff(self.row, prepend=-1))
         least = np.minimum.reduceat(np.where(free, self.least, np.iinfo(np.int64).max), starts, axis=1)
         most = np.maximum.reduceat(np.where(free, self.most, -1), starts, axis=1)
@@ -376,7 +376,7 @@ class _AtomTable(NamedTuple):
 
 
 def _portions(bounds: Ints, width: int) -> Iterator[tuple[int, int]]:
-    """Cut rows at some of the given places, in portions of about a width."""
+    """Cut rows at some of the given bounds, into portions of about the given width."""
     begin = 0
     for end in bounds[1:].tolist():
         if end - begin >= width or end == bounds[-1]:

@@ -1,8 +1,8 @@
-"""The replacements of one record that differ most, inside the classes of a protection map.
+"""Find the maximal replacements of one record inside the classes of a protection map.
 
-What a replacement changes depends on little: how far down the paths of the two leaves are the same, the
-shares along each path, and which query groups tell the two cells apart. All combinations that occur in some
-class are found here, without listing places. Argument: ``docs/proofs/exact-accounting.md``, section 2.
+A replacement's changes depend only on how many levels the paths of the two leaves share, on the shares along
+each path, and on the query groups that tell the two cells apart. This module finds all combinations that
+occur in some class, without listing places. Argument: ``docs/proofs/exact-accounting.md``, section 2.
 
 Axes: ``L`` leaves in spine order, ``t`` types of leaves (same shares along the path, same free
 cells), ``k`` levels of an attribute.
@@ -24,16 +24,16 @@ from opendas.measurement.protection import ProtectionMap
 from opendas.schema.product import Product
 
 _MOST_TARGETS = 50_000
-"""Ways in which two cells can differ that are looked at; beyond, they count as different in every way."""
+"""Most ways of cells differing that are distinguished; beyond, cells count as different in every way."""
 
 
 class Replacement(NamedTuple):
-    """Some replacements of a record that change the same answers.
+    """Replacements of a record that change the same answers.
 
     Parameters
     ----------
     shared : int
-        Lowest geolevel at which both leaves have the same geounit above them, -1 if there is none.
+        Lowest geolevel at which both leaves share a geounit, -1 if there is none.
     one, other : int
         Path of each leaf, as :meth:`~opendas.geography.spine.Spine.paths` numbers them.
     apart : frozenset of str
@@ -53,7 +53,7 @@ class Replacements:
     ----------
     held : ProtectionMap
     queries : collection of str
-        Query groups that matter: those that are measured.
+        Measured query groups.
     """
 
     def __init__(self, held: ProtectionMap, queries: Collection[str]) -> None:
@@ -62,7 +62,7 @@ class Replacements:
         self._cells = _CellPairs(held, sorted(queries))
 
     def all(self) -> list[Replacement]:
-        """Return those of which none changes a part only of what another changes."""
+        """Return the maximal replacements: none changes only part of what another changes."""
         found = []
         for path, sets in self._same_leaf().items():
             found += [
@@ -82,7 +82,7 @@ class Replacements:
         return found
 
     def of_attribute(self, attribute: str) -> list[Replacement]:
-        """Return those that change one attribute and leave the record where it is."""
+        """Return replacements that change one attribute and keep the leaf."""
         leaf = len(self.spine.levels) - 1
         return [
             Replacement(leaf, path, path, apart)
@@ -91,7 +91,7 @@ class Replacements:
         ]
 
     def of_place(self, level: int) -> list[Replacement]:
-        """Return those that move a record inside one geounit of a level and leave its cell as it is."""
+        """Return replacements that move a record inside one geounit of a level and keep its cell."""
         found = []
         seen = np.zeros_like(self._pairs[0][1]) if self._pairs else np.zeros((0, 0), dtype=bool)
         for shared, together in self._pairs:
@@ -114,7 +114,7 @@ class Replacements:
     # Leaves -------------------------------------------------------------------------------------------------
 
     def _same_leaf(self) -> dict[int, list[int]]:
-        """Return for each path the sets of cells that are a class, or part of one, at some leaf of it."""
+        """Return for each path the sets of cells that form a class, or part of one, at some leaf of it."""
         patterns = self.held.patterns
         pairs = np.unique(self.paths * len(patterns.state) + patterns.of_leaf)
         found: dict[int, set[int]] = {}
@@ -140,7 +140,7 @@ class Replacements:
 
     @cached_property
     def _pairs(self) -> list[tuple[int, Bools]]:
-        """Return for each lowest shared level, top first, which types of leaves meet there, bool (t, t)."""
+        """Return which types of leaves meet at each lowest shared level, top first, bool (t, t)."""
         spine, lowest = self.spine, self.held.lowest
         above = [
             np.repeat(np.arange(len(level)), np.diff(spine.leaf_starts(number)))
@@ -167,27 +167,27 @@ class Replacements:
         above = np.zeros(below.shape[0], dtype=np.int64)
         above[child[here]] = unit[here]
         of_part = above[np.repeat(np.arange(len(above)), np.diff(below.indptr))]
-        whole = _present(of_part, below.indices, len(types))  # how many children of a unit have a type
+        whole = _present(of_part, below.indices, len(types))  # number of a unit's children with a type
         single = below.copy()
         single.data[:] = np.asarray(whole[of_part, below.indices]).ravel() == 1
         whole.data[:] = 1
-        # of all units with two types, those in which one child alone has both do not count
+        # among units with two types, skip those where a single child has both
         both, alone = ((found.T @ found).toarray() for found in (whole, single))
         return np.asarray(both > alone)
 
 
 def _present(group: Ints, kind: Ints, kinds: int) -> Any:
-    """Return how often each kind is in each group, csr int64 (groups, kinds)."""
+    """Count each kind in each group, csr int64 (groups, kinds)."""
     shape = (int(group.max(initial=0)) + 1, kinds)
     return sparse.csr_array((np.ones(len(group), np.int64), (group, kind)), shape=shape)
 
 
 class _CellPairs:
-    """Which query groups tell two cells apart, for cells of two sets that agree on all invariants.
+    """Query groups that tell two cells apart, for cells of two sets that agree on all invariants.
 
-    Levels of an attribute that no fact tells apart, whatever the other attributes are, are in the same sets:
-    they are one *kind*, and a combination of kinds stands for all its cells. Sets are numbered; `sets` holds
-    them, a bool for each combination of kinds.
+    Levels of an attribute that no fact tells apart, whatever the other attributes, form one *kind*, and a
+    combination of kinds represents all its cells. `sets` holds the numbered sets, a bool for each combination
+    of kinds.
     """
 
     def __init__(self, held: ProtectionMap, queries: Sequence[str]) -> None:
@@ -222,7 +222,7 @@ class _CellPairs:
         return self._numbers[key]
 
     def _label(self, pattern: int) -> Ints:
-        """Return what :meth:`ProtectionMap.label` says of each combination of kinds."""
+        """Return :meth:`ProtectionMap.label` for each combination of kinds."""
         found: Ints = self.held.patterns.state[pattern][self._atoms]
         return found
 
@@ -232,17 +232,17 @@ class _CellPairs:
         return self._number(cells) if cells.any() else -1
 
     def classes(self, pattern: int) -> list[int]:
-        """Return the numbers of all sets of cells that lie in one class (of the same joint row) at a leaf."""
+        """Return the numbers of all sets of cells in one class (one joint row) at a leaf."""
         label = self._label(pattern)
         return [self._number(label == value) for value in np.unique(label[label >= FREE]).tolist()]
 
     def _apart(self, mask: int) -> frozenset[str]:
-        """Return the query groups that tell cells apart which differ in some factors."""
+        """Return the query groups that tell apart cells that differ in the given factors."""
         return frozenset(name for name, factors in self._told.items() if factors & mask)
 
     @cached_property
     def _targets(self) -> list[tuple[frozenset[str], list[tuple[int, ...]]]]:
-        """Return the sets of query groups that can tell cells apart, largest first, and how cells differ."""
+        """Return sets of query groups that can tell cells apart, largest first, and the differences."""
         count = 1
         for axis in self._axes:
             count *= len(axis.masks)
@@ -265,7 +265,7 @@ class _CellPairs:
         return found
 
     def _exists(self, one: int, other: int, masks: tuple[int, ...]) -> bool:
-        """Whether two cells of two sets differ at least so."""
+        """Whether two cells of two sets differ at least by these masks."""
         key = (one, other, masks)
         if key not in self._known:
             reached = self.sets[other]
@@ -294,16 +294,16 @@ class _CellPairs:
 
 
 class _Axis:
-    """One attribute: how two of its levels differ.
+    """Differences between two levels of one attribute.
 
     Parameters
     ----------
     mask : int64 (k, k)
         Bits of the factors that tell two levels apart.
     agree : bool (k, k)
-        Whether the invariants leave open which of two levels it is.
+        Whether the invariants leave both levels possible.
     kind : int64 (k,)
-        Levels of one kind are in the same sets.
+        Kind of each level; levels of one kind are in the same sets.
     """
 
     def __init__(self, mask: Ints, agree: Bools, kind: Ints) -> None:
@@ -327,7 +327,7 @@ class _Axis:
         return cls(mask, agree, kind)
 
     def reached(self, cells: Bools, position: int, mask: int) -> Bools:
-        """Return the kinds of cells that differ in this attribute, at least so, from one that is given."""
+        """Return the kinds of cells that differ in this attribute, at least by the mask, from given ones."""
         step = np.zeros((cells.shape[position],) * 2, dtype=bool)
         one, other = np.nonzero(self.agree & ((self.mask & mask) == mask))
         step[self.kind[one], self.kind[other]] = True
