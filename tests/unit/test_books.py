@@ -418,5 +418,5 @@ def test_what_may_have_been_chosen_by_the_truth(
 
 
 def test_a_release_that_the_account_does_not_hold_is_not_judged() -> None:
-    with pytest.raises(PrivacyError, match="another one"):
+    with pytest.raises(PrivacyError, match="holds none of its runs"):
         selection_of(lines_of(terms(), act(1)), ["run-9"])

@@ -41,7 +41,7 @@ CHANGES = {
     "level": (lambda spine: spine["levels"].pop(), "levels differ from those of the spine"),
     "distance": (lambda spine: spine["entities"][0].update(mean_distance=1.0), "distances of 'place'"),
     "before": (lambda spine: spine["entities"][0].update(standard_max=99), "distances of 'place'"),
-    "category": (lambda spine: spine["entities"].clear(), "categories are not those of the frame"),
+    "category": (lambda spine: spine["entities"].clear(), "categories differ from those of the frame"),
     "form": (lambda spine: spine.pop("entities"), "damaged or incomplete"),
 }
 
