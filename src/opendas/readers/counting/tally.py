@@ -470,7 +470,10 @@ def _complete_units(columns: LeafColumns, spec: ReaderSpec, kind: CensusKind | N
 
     Of the official blocks those without any unit are no leaves of the census products.
     """
-    missing = [column for column in spec.product.unit_columns if column not in columns.units]
+    tie = spec.product.tie
+    optional = () if tie is None else tie.units.values()  # without them the tie says nothing of types
+    needed = (column for column in spec.product.unit_columns if column not in optional)
+    missing = [column for column in needed if column not in columns.units]
     if kind is None:
         if missing:
             raise ConfigError(
