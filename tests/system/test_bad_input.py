@@ -226,7 +226,7 @@ def test_no_run_file(mini: Path, capsys: Capture, command: str, name: str) -> No
         ('block = "1/2"', 'block = "0.500000000001"', 2, "1/1000000000000 too much"),
         ('detailed = "1/2"', 'detailed = "0.500000000001"', 2, "1/1000000000000 too much"),
         ('detailed = "1/2"', 'detailed = "0.499999999999"', 2, "1/1000000000000 too little"),
-        ('town = "1/4", block = "1/2"', 'town = "-1/4", block = "1"', 2, "shares are not negative"),
+        ('town = "1/4", block = "1/2"', 'town = "-1/4", block = "1"', 2, "shares must not be negative"),
         ('block = "1/2"', "block = 0.5", 2, "binary floating-point"),
         ('rho = "2"', "rho = 2.0", 2, "binary floating-point"),
         ('rho = "2"', 'rho = "inf"', 2, "not a number"),

@@ -78,7 +78,7 @@ def test_decimals_are_exact() -> None:
 
 
 def test_negative_and_empty_shares_are_refused() -> None:
-    with pytest.raises(BudgetError, match="not negative"):
+    with pytest.raises(BudgetError, match="must not be negative"):
         exact_shares({"a": "3/2", "b": "-1/2"}, "Shares")
     with pytest.raises(BudgetError, match="at least one"):
         exact_shares({}, "Shares")

@@ -1,4 +1,4 @@
-"""Budgets: exact shares per geolevel and query group, presets, and what they buy."""
+"""Budgets: exact shares per geolevel and query group, presets, and the resulting noise."""
 
 from opendas.budget.allocation import Budget
 from opendas.budget.plan import PlanRow, attribute_rho, invariant_shares, plan_rows, within_rho

@@ -1,4 +1,4 @@
-"""A privacy-loss budget: how much, and which share of it every query group gets at every geolevel."""
+"""A privacy-loss budget: its total, and the share of every query group at every geolevel."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from opendas.privacy.zcdp import Account, PureAccount
 from opendas.sampling.mechanisms import AnyNoise
 
 EVERY_OTHER = "*"
-"""Key that stands for every geolevel not named beside it."""
+"""Key for every geolevel that is not named."""
 
 DEFAULT_DELTA = Fraction(1, 10**10)
-"""Where epsilon is quoted unless a run says otherwise, as in the production certificates."""
+"""Default delta at which epsilon is quoted, as in the production certificates."""
 
 
 def exact_shares(shares: Mapping[str, Fraction | int | str], what: str) -> dict[str, Fraction]:
@@ -29,25 +29,25 @@ def exact_shares(shares: Mapping[str, Fraction | int | str], what: str) -> dict[
     ----------
     shares : mapping of str to Fraction, int or str
     what : str
-        What is being shared out, for messages: ``"geolevel shares"``.
+        Name of the shares for messages: ``"geolevel shares"``.
 
     Returns
     -------
     dict of str to Fraction
-        In the order given, shares of zero left out.
+        In the order given, without zero shares.
 
     Raises
     ------
     BudgetError
-        If a share is negative, or the sum is not one: says by how much, and what to try.
+        If a share is negative or the sum is not one; states the excess and a remedy.
     ConfigError
-        If a share is a float or no number.
+        If a share is a float or not a number.
     """
     exact = {name: parse_fraction(share, f"{what}, {name}") for name, share in shares.items()}
     for name, share in exact.items():
         if share < 0:
             raise BudgetError(
-                f"{what}: the share of {name} is {format_fraction(share)}; shares are not negative."
+                f"{what}: the share of {name} is {format_fraction(share)}; shares must not be negative."
             )
     total = sum(exact.values(), Fraction(0))
     if total != 1:
@@ -65,12 +65,12 @@ def exact_shares(shares: Mapping[str, Fraction | int | str], what: str) -> dict[
 
 
 LARGEST_LOSS = 10**15
-"""Far beyond any use; above it, figures of the certificate leave the range of binary numbers."""
+"""Largest accepted loss, beyond any use; above it, certificate figures overflow doubles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A complete, checked allocation.
+    """A complete, validated allocation.
 
     Parameters
     ----------
@@ -84,20 +84,20 @@ class Budget:
         Geolevel -> query group -> share within the geolevel; each geolevel sums to exactly 1. The key
         ``"*"`` stands for every geolevel not named; it is written out on construction.
     delta : Fraction, in (0, 1)
-        Where epsilon is quoted. Changes no noise.
+        Delta at which epsilon is quoted. Does not change the noise.
     contribution : Contribution
-        What one protected unit contributes: the total is the loss of a unit, whatever it contributes.
+        Contribution bound of one protected unit; the total is always the loss of a whole unit.
 
     Raises
     ------
     BudgetError
-        If a sum is not exactly one, a geolevel with budget has no queries, or queries stand at a geolevel
-        that is not there.
+        If a sum is not exactly one, a geolevel with budget has no queries, or queries name a missing
+        geolevel.
 
     Notes
     -----
-    The shares of a geolevel are those of a geounit that bypasses nothing; on a spine with bypassed
-    parents the share of a geounit is handed to :meth:`distribution`.
+    The shares of a geolevel are those of a geounit that bypasses no parent; on a spine with bypassed parents,
+    pass the share of a geounit to :meth:`distribution`.
     """
 
     mechanism: Mechanism
@@ -159,13 +159,13 @@ class Budget:
             ) from None
 
     def distribution(self, geolevel: str, query: str, geounit_share: Fraction | None = None) -> AnyNoise:
-        """Noise of each cell of a query group in a geounit.
+        """Return the noise of each cell of a query group in a geounit.
 
         Parameters
         ----------
         geolevel, query : str
         geounit_share : Fraction, optional
-            Share of the geounit, where it differs from that of its geolevel because of bypassed parents.
+            Share of the geounit, if bypassed parents make it differ from its geolevel's.
 
         Raises
         ------
@@ -182,7 +182,7 @@ class Budget:
         )
 
     def share(self, geolevel: str, query: str, geounit_share: Fraction | None = None) -> Fraction:
-        """Share of the total that a query group gets in a geounit; arguments as :meth:`distribution`."""
+        """Return a query group's share of the total in a geounit; arguments as :meth:`distribution`."""
         shares = self.query_shares(geolevel)
         if query not in shares:
             raise BudgetError(
@@ -192,13 +192,13 @@ class Budget:
         return shares[query] * (self.geolevels[geolevel] if geounit_share is None else geounit_share)
 
     def account(self) -> Account | PureAccount:
-        """What the total amounts to: an account at ``delta``, or a pure one for the discrete Laplace."""
+        """Return the account of the total at ``delta``, or a pure one for the discrete Laplace."""
         if self.mechanism.is_zcdp:
             return Account(self.total, self.delta)
         return PureAccount(self.total)
 
     def concentrated(self, geolevel: str) -> Budget:
-        """Return the same budget with everything at one geolevel, as block-by-block estimation spends it.
+        """Return the same budget concentrated at one geolevel, as for block-by-block estimation.
 
         Raises
         ------
@@ -209,7 +209,7 @@ class Budget:
         return replace(self, geolevels=shares, queries={geolevel: self.query_shares(geolevel)})
 
     def part(self, queries: Mapping[str, str]) -> Budget:
-        """Return what some query groups get, as a budget of their own; parts of all of them sum to this one.
+        """Return the budget of some query groups; parts that cover all groups sum to this budget.
 
         Parameters
         ----------
@@ -219,7 +219,7 @@ class Budget:
         Raises
         ------
         BudgetError
-            If none of them has budget.
+            If none of them has a budget.
         """
         kept = {
             level: {queries[query]: share for query, share in shares.items() if query in queries}
@@ -242,9 +242,9 @@ class Budget:
         )
 
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, of everything that decides the noise. Public: it depends on no data.
+        """Return the hexadecimal SHA-256 of everything that determines the noise; public, as no data enter.
 
-        Neither the order in which queries are listed nor ``delta`` matters; the order of geolevels does.
+        The order of queries and ``delta`` do not matter; the order of geolevels does.
         """
         plain = {
             "mechanism": self.mechanism.value,
@@ -263,7 +263,7 @@ class Budget:
 def _written_out(
     queries: Mapping[str, Mapping[str, Fraction]], levels: Mapping[str, Fraction]
 ) -> dict[str, Mapping[str, Fraction]]:
-    """Replace ``"*"`` and check every geolevel's sum."""
+    """Return the shares with ``"*"`` expanded, after checking every geolevel's sum."""
     _refuse_unknown_levels((level for level in queries if level != EVERY_OTHER), levels)
     written: dict[str, Mapping[str, Fraction]] = {}
     for level, level_share in levels.items():

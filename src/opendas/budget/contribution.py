@@ -1,7 +1,7 @@
-"""How far the records of one protected unit can move the answers of a query group.
+"""Bound how far the records of one protected unit can change the answers of a query group.
 
-With ``k`` records of a unit, at most ``m`` of them in one row of a group at a geolevel, its records give that
-group a vector of counts whose squared length is at most ``k m``. Argument: ``docs/proofs/units.md``.
+If a unit has ``k`` records, at most ``m`` of them in one row of a group at a geolevel, their vector of counts
+has squared length at most ``k m``. Argument: ``docs/proofs/units.md``.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from opendas.schema.product import Product
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What one protected unit contributes at most.
+    """Largest contribution of one protected unit.
 
     Parameters
     ----------
     bound : ContributionBound or None
-        As the run file declares it; None: a unit is one record.
+        As the run file declares it; None if a unit is one record.
     leaf : str
-        The lowest geolevel, where records in different leaves are in different geounits.
+        The lowest geolevel, at which each leaf is a geounit.
     cells : mapping of str to int
-        Query group -> most cells of the schema that one of its rows counts.
+        Query group -> largest number of schema cells in one of its rows.
     """
 
     bound: ContributionBound | None = None
@@ -36,7 +36,7 @@ class Contribution:
 
     @classmethod
     def of(cls, bound: ContributionBound | None, product: Product, leaf: str) -> Contribution:
-        """Return what units of a product contribute; `leaf` is the lowest geolevel of the run."""
+        """Return the contribution of a product's units; `leaf` is the lowest geolevel of the run."""
         if bound is None:
             return ONE_RECORD
         groups = {name: product.workload.group(name) for name in product.query_names}
@@ -50,21 +50,20 @@ class Contribution:
 
     @property
     def distinct(self) -> Distinct | None:
-        """In what they differ."""
+        """How the records of a unit must differ."""
         return None if self.bound is None else self.bound.distinct
 
     def together(self, geolevel: str, query: str) -> int:
-        """Return how many records of one unit a row of a query group counts at most, in one geounit."""
+        """Return the most records of one unit in a row of a query group, in one geounit."""
         if self.distinct is None or (self.distinct is not Distinct.CELL and geolevel != self.leaf):
             return self.records
         return 1 if self.distinct is Distinct.LEAF else min(self.records, self.cells[query])
 
     def of_one_record(self, geolevel: str, query: str, *, gaussian: bool) -> Fraction:
-        """Return the part of a unit's loss by one query group that the change of one record makes up.
+        """Return the share of a unit's loss by one query group that a change of one record causes.
 
-        One record of a unit is replaced in the input. Where records may be alike, then at most one of those
-        that are counted is replaced. Where they must differ, up to two are: the new one may stand in the way
-        of another.
+        One record of a unit is replaced in the input. If records may be alike, at most one counted record
+        changes. If they must differ, up to two change, because the new one may displace another.
         """
         replaced = min(self.records, 1 if self.distinct is None else 2)
         if not gaussian:
@@ -73,11 +72,11 @@ class Contribution:
         return Fraction(replaced * min(replaced, together), self.records * together)
 
     def plain(self) -> dict[str, object]:
-        """Return what it adds to a digest: nothing where a unit is one record."""
+        """Return its part of a digest; empty if a unit is one record."""
         if self.records == 1:
             return {}
         return {"unit_records": self.records, "distinct": self.distinct and self.distinct.value}
 
 
 ONE_RECORD = Contribution()
-"""A protected unit is one record."""
+"""Contribution of a unit of one record."""

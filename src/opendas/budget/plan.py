@@ -1,4 +1,4 @@
-"""What a budget buys: noise and loss per query group and geolevel, and per attribute and place."""
+"""Compute the noise and loss of a budget by query group and geolevel, and by attribute and place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNITS_OF_SEVERAL = (
     "the exact account is of one changed record, and here all records of a protected unit may change, and "
     "their number: the formulas state its loss."
 )
-"""Why there is no exact account of some budgets."""
+"""Message: some budgets have no exact account."""
 
 _CONFIDENCE = Fraction(9, 10)
 
@@ -32,7 +32,7 @@ class PlanRow:
     ----------
     geolevel, query : str
     geounits : int
-        How many geounits have this share.
+        Number of geounits with this share.
     cells : int
         Cells of the query group: noise draws per geounit.
     geounit_share : Fraction
@@ -60,7 +60,7 @@ class PlanRow:
     moe90: int
 
     def as_json(self) -> dict[str, object]:
-        """Row of ``opendas plan --json``: losses as exact text, noise parameters as floats."""
+        """Return a row of ``opendas plan --json``: losses as exact text, noise parameters as floats."""
         return {
             "geolevel": self.geolevel,
             "query": self.query,
@@ -84,21 +84,21 @@ def plan_rows(
     level_counts: Mapping[str, int | Mapping[Fraction, int]],
     query_sizes: Mapping[str, int],
 ) -> tuple[PlanRow, ...]:
-    """List every distinct noise of a budget.
+    """Return a row for every distinct noise of a budget.
 
     Parameters
     ----------
     budget : Budget
     level_counts : mapping of str to int, or to mapping of Fraction to int
         Geolevel -> number of geounits; on a spine with bypassed parents, geolevel -> geounit share -> number
-        of geounits with this share. Geounits without a share are not measured and left out.
+        of geounits with this share. Geounits without a share are not measured and are omitted.
     query_sizes : mapping of str to int
         Query group -> number of cells.
 
     Returns
     -------
     tuple of PlanRow
-        By geolevel from the top, then query group as budgeted, then share from the largest.
+        Ordered by geolevel from the top, query group as budgeted, and descending share.
 
     Raises
     ------
@@ -142,13 +142,13 @@ def _row(budget: Budget, level: str, query: str, share: Fraction, geounits: int,
 
 
 def attribute_rho(budget: Budget, query_attributes: Mapping[str, Collection[str]]) -> Mapping[str, Fraction]:
-    """Loss when one record changes in one attribute only and stays where it is.
+    """Return the loss when one record changes in a single attribute and keeps its leaf.
 
     Parameters
     ----------
     budget : Budget
     query_attributes : mapping of str to collection of str
-        Query group -> attributes that it tells apart, that is, on which it has at least two groups.
+        Query group -> attributes that it distinguishes, that is, on which it has at least two groups.
 
     Returns
     -------
@@ -162,9 +162,9 @@ def attribute_rho(budget: Budget, query_attributes: Mapping[str, Collection[str]
 
     Notes
     -----
-    A query group that does not tell two records apart has the same answers for both, so its loss does not
-    count. This is the rule behind the per-attribute figures of the production certificates. Under the
-    unbounded relation, whose noise is made for one added record, a changed one costs twice the shares.
+    A query group that does not distinguish two records has the same answers for both, so its loss does not
+    count. The per-attribute figures of the production certificates follow this rule. Under the unbounded
+    relation, whose noise covers one added record, a changed record costs twice the shares.
     """
     losses: dict[str, Fraction] = {}
     for level, shares in budget.queries.items():
@@ -178,7 +178,7 @@ def attribute_rho(budget: Budget, query_attributes: Mapping[str, Collection[str]
 
 
 def within_rho(budget: Budget) -> Mapping[str, Fraction]:
-    """Loss when one record moves between leaves of one geounit of the spine, all else equal.
+    """Return the loss when one record moves between leaves of one geounit of the spine.
 
     Official geounits of the same geolevel may lie across the spine and cost more:
     :func:`opendas.measurement.official.official_losses`.
@@ -191,14 +191,13 @@ def within_rho(budget: Budget) -> Mapping[str, Fraction]:
     -------
     mapping of str to Fraction
         Geolevel -> loss of the geolevels strictly below it: rho, or epsilon for the discrete Laplace. The
-        leaf level, below which nothing moves, has 0.
+        leaf level has 0.
 
     Notes
     -----
-    The answers at the geolevel and above do not change. With the shares of the geolevels, as in the
-    production certificates (twice under the unbounded relation, as for an attribute); a geounit that took
-    over the share of bypassed geounits below it spends that share at its own place, so there the loss is at
-    most this.
+    The answers at the geolevel and above do not change. The loss sums the geolevels' shares, as in the
+    production certificates (twice under the unbounded relation, as for an attribute). A geounit that takes
+    over the share of bypassed geounits below it spends that share itself, so its loss is at most this.
     """
     losses: dict[str, Fraction] = {}
     below = Fraction(1)
@@ -209,16 +208,16 @@ def within_rho(budget: Budget) -> Mapping[str, Fraction]:
 
 
 def _of_a_change(budget: Budget) -> Fraction:
-    """Loss of a record that changes, in losses of the plan's relation.
+    """Return the factor from losses of the plan's relation to that of a changed record.
 
-    A changed record differs in two rows of a query group. Noise made for one added or removed record is made
-    for one row: there the change of a part of a record costs twice its shares.
+    A changed record differs in two rows of a query group. Noise for one added or removed record covers one
+    row, so a change to part of a record then costs twice its shares.
     """
     return Fraction(2, budget.neighbours.l2_squared)
 
 
 def invariant_shares(budget: Budget, fixed: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], Fraction]:
-    """Find budget spent on answers that are published exactly anyway.
+    """Return the budget spent on answers that are also published exactly.
 
     Parameters
     ----------
@@ -229,7 +228,7 @@ def invariant_shares(budget: Budget, fixed: Iterable[tuple[str, str]]) -> Mappin
     Returns
     -------
     mapping of (str, str) to Fraction
-        The share of the total that each of them gets, where it gets any.
+        Share of the total of each pair that has one.
 
     Examples
     --------
@@ -249,20 +248,20 @@ def invariant_shares(budget: Budget, fixed: Iterable[tuple[str, str]]) -> Mappin
 
 
 def budget_loss(budget: Budget, held: Iterable[tuple[str, str]] = ()) -> WorstLoss:
-    """Return the exact loss of one changed record, where every geounit has the share of its geolevel.
+    """Return the exact loss of one changed record if every geounit has its geolevel's share.
 
     Parameters
     ----------
     budget : Budget
     held : iterable of (str, str)
-        Geolevel and query group whose answers are the same for the inputs compared: those that invariants
-        fix, or the total of a single root.
+        Geolevels and query groups whose answers agree between the compared inputs: those that invariants fix,
+        or the total of a single root.
 
     Returns
     -------
     WorstLoss
-        Of one change: two answers of every query group that is measured (one under the unbounded relation),
-        each off by one. With bypassed geounits use :func:`opendas.measurement.loss.plan_loss`.
+        Loss of one change: two answers of every measured query group (one under the unbounded relation), each
+        off by one. With bypassed geounits use :func:`opendas.measurement.loss.plan_loss`.
 
     Raises
     ------

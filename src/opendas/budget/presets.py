@@ -1,4 +1,4 @@
-"""Named budgets: the published allocations and two of our own, ready to use."""
+"""Named budgets: the published allocations and two of this project."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import MappingProxyType
 from opendas.budget.allocation import exact_shares
 from opendas.errors import ConfigError
 
-# The allocations that were published, as printed.
+# The published allocations, as printed.
 #
 # Sources
 # -------
@@ -22,10 +22,9 @@ from opendas.errors import ConfigError
 #
 # 2020 DHC: the public release of the 2020 DHC production code, whose strategies state the rho of every query
 # group at every geolevel. ``tenvacgq`` is of the companion of the units product.
-#
-# A table has a header of geolevels and a line per query group; ``-`` means not measured. Query names are
-# written without the spaces around ``*``. A table of shares begins with a dot and has a line of the
-# geolevels' shares; one of losses begins with the unit of rho in which it is written, and sums to the total.
+# A table has a header of geolevels and a line per query group; ``-`` means not measured. Query names omit the
+# spaces around ``*``. A table of shares begins with a dot and has a line of geolevel shares. A table of
+# losses begins with its unit of rho and sums to the total.
 
 _US_2020_PERSONS = """
 .                           us        state      county     tract      block_group  block
@@ -151,8 +150,8 @@ detailed                                                    4117 1457 1054 1054 
 tenvacgq                                                    3364 1457 1054 1054 1687  484   15
 """
 
-# Ours: the production's rho, shares derived from public sizes for the informed estimator by
-# experiments/equal_rho.py, which also measures what they gain and what they cost.
+# This project's: the production rho, with shares derived from public sizes for the informed estimator by
+# experiments/equal_rho.py, which also measures their gains and losses.
 
 _OPENDAS_2026_PERSONS = """
 .                   state       county      tract       block_group  block
@@ -199,11 +198,11 @@ class Preset:
     ----------
     name : str
     description : str
-        One line: what it was used for.
+        Its use, in one line.
     source : str
-        Where it is printed.
+        Publication that prints it.
     product : str
-        The built-in product it was made for.
+        The built-in product that it is for.
     rho : Fraction
     geolevels : mapping of str to Fraction
         Top first; sums to exactly 1.
@@ -219,7 +218,7 @@ class Preset:
     geolevels: Mapping[str, Fraction]
     queries: Mapping[str, Mapping[str, Fraction]]
     estimator: str | None = None
-    """The estimator that the shares were derived for, where they need it."""
+    """Estimator that the shares were derived for, if they need it."""
 
 
 _PAPER = "TopDown paper, Tables 3 to 5"
@@ -340,7 +339,7 @@ _PRESETS: Mapping[str, tuple[str, str, str, str | None, str]] = {
 
 
 def preset_names() -> tuple[str, ...]:
-    """Names of all presets."""
+    """Return the names of all presets."""
     return tuple(_PRESETS)
 
 
@@ -351,7 +350,7 @@ def preset(name: str) -> Preset:
     Raises
     ------
     ConfigError
-        If there is none of this name; names the nearest.
+        If no preset has this name; suggests the nearest.
     """
     if name not in _PRESETS:
         near = difflib.get_close_matches(name, _PRESETS, n=1)
@@ -379,7 +378,7 @@ _QueryShares = Mapping[str, Mapping[str, Fraction]]
 
 
 def _read_shares(table: str, name: str) -> tuple[_LevelShares, _QueryShares]:
-    """Read a printed table of shares: a header, the geolevel shares, a line per query group."""
+    """Parse a printed table of shares: a header, the geolevel shares, a line per query group."""
     header, level_shares, *lines = (line.split() for line in table.strip().splitlines())
     levels = header[1:]
     geolevels = exact_shares(dict(zip(levels, level_shares[1:], strict=True)), f"Preset {name}, geolevels")
@@ -391,7 +390,7 @@ def _read_shares(table: str, name: str) -> tuple[_LevelShares, _QueryShares]:
 
 
 def _read_losses(table: str) -> tuple[Fraction, _LevelShares, _QueryShares]:
-    """Read a printed table of losses, whose header has their unit; return the total, and the shares of it."""
+    """Parse a printed table of losses, whose header has their unit, into the total and its shares."""
     header, *lines = (line.split() for line in table.strip().splitlines())
     unit, levels = Fraction(header[0]), header[1:]
     losses = {
@@ -409,7 +408,7 @@ def _read_losses(table: str) -> tuple[Fraction, _LevelShares, _QueryShares]:
 
 
 def _columns(levels: list[str], lines: Iterable[list[str]]) -> dict[str, dict[str, str]]:
-    """Return geolevel -> query group -> what is printed, without the query groups that are not measured."""
+    """Return geolevel -> measured query group -> printed entry."""
     columns: dict[str, dict[str, str]] = {level: {} for level in levels}
     for query, *entries in lines:
         for level, entry in zip(levels, entries, strict=True):

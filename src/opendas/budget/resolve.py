@@ -1,4 +1,4 @@
-"""From what a run file says about its budget to a complete, checked allocation."""
+"""Complete and validate the budget of a run file."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class BudgetSpec:
     ----------
     preset : str, optional
     rho, epsilon : Fraction, int or str, optional
-        rho goes with the discrete Gaussian, epsilon with the discrete Laplace.
+        rho for the discrete Gaussian, epsilon for the discrete Laplace.
     geolevels : mapping, optional
         Geolevel -> share.
     queries : mapping of mappings, optional
         Geolevel, or ``"*"`` for every other -> query group -> share.
     normalise : bool
-        Drop the geolevels that the run does not have and rescale the others exactly.
+        Drop geolevels that the run does not have and rescale the others exactly.
     delta : Fraction, int or str, optional
         Default 1e-10.
     mechanism : Mechanism
     neighbours : Neighbours
     source : str, optional
-        Where the shares come from, in words for plan and certificate. It changes no noise.
+        Source of the shares, in words for plan and certificate. Does not change the noise.
     """
 
     preset: str | None = None
@@ -63,19 +63,19 @@ def resolve_budget(
     canonical: Callable[[str], str] | None = None,
     stand_ins: Mapping[str, str] = MappingProxyType({}),
 ) -> Budget:
-    """Complete and check a budget for a run.
+    """Return the complete, validated budget of a run.
 
     Parameters
     ----------
     spec : BudgetSpec
-        Parts given beside a preset replace that part of it.
+        Parts given besides a preset replace its parts.
     geolevels : sequence of str
         Geolevels of the run's spine, top first.
     canonical : callable of str to str, optional
-        Writes a query name in schema order, as :meth:`opendas.schema.query_groups.Workload.canonical` does;
-        without it names are taken as they are.
+        Returns a query name in schema order, as :meth:`opendas.schema.query_groups.Workload.canonical` does;
+        by default, names are unchanged.
     stand_ins : mapping of str to str, optional
-        For a geolevel without query groups of its own, the one whose query groups of the preset it takes.
+        For a geolevel without query groups, the geolevel whose preset query groups it uses.
 
     Returns
     -------
@@ -85,8 +85,8 @@ def resolve_budget(
     Raises
     ------
     BudgetError
-        If a part is missing, a sum is not exactly one, or the geolevels are not those of the run; then
-        a preset that fits is named.
+        If a part is missing, a sum is not exactly one, or the geolevels are not the run's; suggests a preset
+        that fits.
     ConfigError
         If a number is a float or the preset is unknown.
     """
@@ -125,7 +125,7 @@ def _geolevel_shares(
     if spec.geolevels is not None:
         if EVERY_OTHER in spec.geolevels:
             raise BudgetError(
-                '[budget] geolevels: "*" is not understood here; name each geolevel with its share.'
+                '[budget] geolevels: "*" is not allowed here; name each geolevel with its share.'
             )
         shares = exact_shares(spec.geolevels, "[budget] geolevels")
     elif base is not None:
@@ -149,7 +149,7 @@ def _geolevel_shares(
 
 
 def _declared(spec: BudgetSpec, level: str) -> bool:
-    """Whether a geolevel without budget was given a share of zero on purpose."""
+    """Whether a geolevel without budget has an explicit share of zero."""
     return spec.geolevels is not None and level in spec.geolevels
 
 

@@ -1,4 +1,4 @@
-"""Exact privacy arithmetic: fractions, relations, zero-concentrated accounting and what it means."""
+"""Exact privacy arithmetic: fractions, neighbour relations, zCDP accounting and attacker bounds."""
 
 from opendas.privacy.attacker import gaussian_power, loss_tail, posterior, zcdp_power_bound
 from opendas.privacy.exact import canonical_json, format_fraction, parse_fraction

@@ -1,11 +1,11 @@
-"""What a release means for an attacker: tests, guesses, beliefs, odds.
+"""Bound what an attacker can learn from a release: tests, guesses, beliefs, odds.
 
-The attacker knows everything but which of two neighbouring inputs is the true one. A test that tries to tell
-them apart has a false-positive rate ``alpha`` and a power. :func:`zcdp_power_bound` bounds the power for
-every rho-zCDP mechanism, from rho alone; :class:`Attacker` bounds it, and what may be guessed and believed,
-for the noise that is drawn, by the worst of the ways in which neighbours can differ. :func:`gaussian_power`
-is no bound: the power against continuous Gaussian noise of the same rho. Explained in
-``docs/what-rho-means.md``; proofs: ``docs/proofs/conversions.md``, ``docs/proofs/exact-accounting.md``.
+The attacker knows everything except which of two neighbouring inputs is the true one. A test that
+distinguishes them has a false-positive rate ``alpha`` and a power. :func:`zcdp_power_bound` bounds the power
+for every rho-zCDP mechanism, from rho alone. :class:`Attacker` bounds power, guesses and beliefs for the
+actual noise and the worst neighbours. :func:`gaussian_power` is not a bound: it is the power against
+continuous Gaussian noise of the same rho. Explained in ``docs/what-rho-means.md``; proofs:
+``docs/proofs/conversions.md``, ``docs/proofs/exact-accounting.md``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _at_least_0(value: Fraction | int | str, what: str) -> float:
 
 
 def gaussian_power(rho: Fraction | int | str, alpha: float) -> float:
-    """Power of the best test at level alpha, with the noise taken as continuous Gaussian.
+    """Return the power of the best test at level alpha against continuous Gaussian noise.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def gaussian_power(rho: Fraction | int | str, alpha: float) -> float:
     -------
     float
         ``Phi(Phi^-1(alpha) + mu)`` with ``mu = sqrt(2 rho)``. An approximation: discrete noise of small
-        variance can be slightly easier or harder to see through. For a bound, see :func:`zcdp_power_bound`.
+        variance can be slightly easier or harder to test. For a bound, see :func:`zcdp_power_bound`.
 
     Notes
     -----
@@ -70,7 +70,7 @@ def gaussian_power(rho: Fraction | int | str, alpha: float) -> float:
 
 @lru_cache(maxsize=1024)
 def zcdp_power_bound(rho: Fraction | int | str, alpha: float) -> float:
-    """Upper bound on the power of every test at level alpha against every rho-zCDP mechanism.
+    """Bound the power of every test at level alpha against every rho-zCDP mechanism.
 
     Parameters
     ----------
@@ -81,9 +81,9 @@ def zcdp_power_bound(rho: Fraction | int | str, alpha: float) -> float:
     Returns
     -------
     float
-        The largest power ``b`` with which the two outcomes of the test, themselves the output of a
-        rho-zCDP mechanism, satisfy the Renyi bounds ``D_a(b || alpha) <= a rho`` and
-        ``D_a(alpha || b) <= a rho`` at each of a list of orders a. Rounded up by bisection.
+        The largest power ``b`` for which the test's outcome, itself the output of a rho-zCDP mechanism,
+        satisfies the Renyi bounds ``D_a(b || alpha) <= a rho`` and ``D_a(alpha || b) <= a rho`` at each of a
+        list of orders a. Rounded up by bisection.
 
     Notes
     -----
@@ -95,7 +95,7 @@ def zcdp_power_bound(rho: Fraction | int | str, alpha: float) -> float:
     True
     """
     value, level = _at_least_0(rho, "rho"), _rate(alpha, "alpha")
-    # At every order what is allowed is an interval from alpha up: what all allow is the shortest of them.
+    # Each order allows an interval from alpha up; together they allow the shortest.
     low, high, allowed = level, 1.0, _ORDERS * value
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2.0
@@ -109,7 +109,7 @@ def zcdp_power_bound(rho: Fraction | int | str, alpha: float) -> float:
 
 
 def pure_power_bound(epsilon: Fraction | int | str, alpha: float) -> float:
-    """Upper bound on the power of every test at level alpha against every epsilon-DP mechanism.
+    """Bound the power of every test at level alpha against every epsilon-DP mechanism.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def pure_power_bound(epsilon: Fraction | int | str, alpha: float) -> float:
 
     Notes
     -----
-    Wasserman and Zhou (2010), Theorem 2.4; both are the definition, applied to the test and to its opposite.
+    Wasserman and Zhou (2010), Theorem 2.4; both apply the definition, to the test and to its complement.
 
     Examples
     --------
@@ -137,7 +137,7 @@ def pure_power_bound(epsilon: Fraction | int | str, alpha: float) -> float:
 
 
 def _least_renyi(p: float, q: float) -> Floats:
-    """Renyi divergences of two coins at each order, for p, q in (0, 1), less what rounding may have added."""
+    """Return lower bounds of the Renyi divergences of two coins at each order, for p, q in (0, 1)."""
     logs = math.log(p), math.log(q), math.log1p(-p), math.log1p(-q)
     heads = _ORDERS * logs[0] + (1.0 - _ORDERS) * logs[1]
     tails = _ORDERS * logs[2] + (1.0 - _ORDERS) * logs[3]
@@ -147,7 +147,7 @@ def _least_renyi(p: float, q: float) -> Floats:
 
 
 def loss_tail(rho: Fraction | int | str, factor: float) -> float:
-    """Bound the chance that a release multiplies the odds of a claim by more than a factor.
+    """Bound the probability that a release multiplies the odds of a claim by more than a factor.
 
     Parameters
     ----------
@@ -158,8 +158,8 @@ def loss_tail(rho: Fraction | int | str, factor: float) -> float:
     Returns
     -------
     float
-        ``exp(-(ln factor - rho)^2 / (4 rho))`` where ``ln factor > rho``, else 1. The chance is over the
-        noise, the claim being true.
+        ``exp(-(ln factor - rho)^2 / (4 rho))`` where ``ln factor > rho``, else 1. The probability is over the
+        noise, given that the claim is true.
 
     Notes
     -----
@@ -175,7 +175,7 @@ def loss_tail(rho: Fraction | int | str, factor: float) -> float:
 
 
 def posterior(prior: float, factor: float) -> float:
-    """Probability of a claim after its odds were multiplied.
+    """Return the probability of a claim after its odds are multiplied.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def posterior(prior: float, factor: float) -> float:
 
 
 class Attacker:
-    """Upper bounds on what anybody can tell from a release, by the noise that is drawn.
+    """Upper bounds on what an attacker can learn from a release with given noise.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ class Attacker:
         self._curves = [loss.curve() for loss in losses if loss.losses]
 
     def power(self, level: float) -> float:
-        """Largest power of any test at a false-positive rate.
+        """Bound the power of any test at a false-positive rate.
 
         Parameters
         ----------
@@ -223,7 +223,7 @@ class Attacker:
             If the level is out of range.
         """
         rate = _rate(level, "level")
-        # delta + level * exp(epsilon) bounds the power at every epsilon: any choice is valid, the best tight.
+        # delta + level * exp(epsilon) bounds the power at every epsilon: each is valid, the least is tight.
         return self._largest(
             rate,
             [
@@ -233,30 +233,30 @@ class Attacker:
         )
 
     def guess(self, prior: float = 0.5) -> float:
-        """Largest chance to guess right between two inputs.
+        """Bound the probability of guessing right between two inputs.
 
         Parameters
         ----------
         prior : float, in (0, 1)
-            Chance of the first input before looking. Without a release the best guess is right with the
-            larger of `prior` and ``1 - prior``.
+            Probability of the first input before the release. Without a release, the best guess is right with
+            probability ``max(prior, 1 - prior)``.
         """
         known = max(_rate(prior, "prior"), 1.0 - prior)
         delta = self._worst.delta(math.log((1.0 - prior) / prior)).upper
         return self._largest(known, [(1.0 - prior) + prior * delta])
 
     def belief(self, prior: float) -> float:
-        """Largest probability, on average over the noise, that the attacker ends up giving the truth.
+        """Bound the posterior probability that the attacker gives the truth, averaged over the noise.
 
         Parameters
         ----------
         prior : float, in (0, 1)
-            Probability given to the truth before looking.
+            Probability of the truth before the release.
         """
         return self._largest(prior, [_mean_posterior(one, _rate(prior, "prior")) for one in self._curves])
 
     def odds(self, factor: float) -> float:
-        """Largest chance that the release multiplies the odds of a true claim by more than a factor.
+        """Bound the probability that the release multiplies the odds of a true claim by more than a factor.
 
         Parameters
         ----------
@@ -278,8 +278,8 @@ class Attacker:
 def _mean_posterior(curve: LossCurve, prior: float) -> float:
     """Bound the mean of ``prior / (prior + (1 - prior) exp(-S))``.
 
-    The function is convex in ``exp(-S)``, so that rounding to the grid raises its mean, and rises with ``S``,
-    so that its mean is a sum of tails.
+    The function is convex in ``exp(-S)``, so rounding to the grid raises its mean. It increases with ``S``,
+    so its mean is a sum of tails.
     """
     belief = 1.0 / (1.0 + (1.0 - prior) / prior * np.exp(np.clip(-curve.epsilon, -700.0, 700.0)))
     return float(belief[0] + np.diff(np.append(belief, 1.0)) @ curve.tail)

@@ -1,10 +1,10 @@
-"""The (epsilon, delta) curve of independent integer answers, from the noise that is drawn.
+"""Compute the (epsilon, delta) curve of independent integer answers from the law of their noise.
 
 An answer differs between two neighbours by an integer ``d``; its *privacy loss* is ``ln P(y)/Q(y)`` for ``y``
-drawn from ``P``. The losses of all answers that differ are composed by the library dp-accounting (the extra
-``account``): with ``S`` their sum, ``delta(epsilon) = E max(0, 1 - exp(epsilon - S))``. Ours are the laws of
-the noise, a rounding to a grid that can only raise delta, a tilt ``exp(t * loss)`` that keeps deltas of 1e-40
-accurate, and the worst of the ways in which neighbours can differ. Proofs:
+drawn from ``P``. The library dp-accounting (the extra ``account``) composes the losses of all answers that
+differ: with ``S`` their sum, ``delta(epsilon) = E max(0, 1 - exp(epsilon - S))``. This module supplies the
+noise laws, a rounding to a grid that can only raise delta, a tilt ``exp(t * loss)`` that keeps deltas of
+1e-40 accurate, and the maximum over the ways in which neighbours can differ. Proofs:
 ``docs/proofs/exact-accounting.md``.
 """
 
@@ -27,24 +27,24 @@ from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 from opendas.sampling.mechanisms import AnyNoise, StatedNoise
 
 ChangedAnswers = Mapping[tuple[AnyNoise, int], int]
-"""(noise, difference) -> number of answers with this noise that differ by this integer, up to its sign."""
+"""(noise, difference) -> number of answers with this noise that differ by this integer, either sign."""
 
 GRID_POINTS = 1 << 15
-"""Points of the grid of losses. More of them bring the bounds closer together."""
+"""Points of the grid of losses; more points give tighter bounds."""
 
 _SMALLEST_DELTA = Fraction(1, 10**45)
-_MISSING = 1e-60  # probability of noise that may be left out of one answer
-_LEAST_MASS = 1e-70  # a loss of less probability is left out too
-_WIDEST_NOISE = 1 << 24  # noise values listed at most
+_MISSING = 1e-60  # probability of noise omitted from one answer
+_LEAST_MASS = 1e-70  # losses of less probability are omitted
+_WIDEST_NOISE = 1 << 24  # most noise values listed
 _DEVIATIONS = 20.0  # width of the grid in standard deviations of the tilted sum
-_WIDEST_LOSS = 1300.0  # nats; beyond, exponentials leave the range of doubles and moments alone bound
+_WIDEST_LOSS = 1300.0  # nats; beyond, exponentials leave the range of doubles, and only moments give bounds
 _TRUNCATION = 1e-15  # tilted probability that the library may move to the ends, per composition
 _ROUNDING = 1e-10  # bound of all rounding and truncation, per loss, as tilted probability
-_TILTS_PER_DOUBLING = 4  # neighbouring deltas share one composition: its tilt need only be near the best
+_TILTS_PER_DOUBLING = 4  # nearby deltas share one composition, whose tilt need only be nearly optimal
 
 
 class Bounds(NamedTuple):
-    """A number that is known to lie between two doubles."""
+    """Lower and upper bounds of a number, as doubles."""
 
     lower: float
     upper: float
@@ -67,7 +67,7 @@ class LossCurve(NamedTuple):
     tail : float64 (points,)
         Upper bound of the probability under ``P`` that the loss, rounded to the grid, exceeds epsilon.
     slack : float
-        Rounding lowers the loss by more than this with a chance below 1e-14.
+        Rounding lowers the loss by more than this with probability below 1e-14.
     """
 
     epsilon: Floats
@@ -77,7 +77,7 @@ class LossCurve(NamedTuple):
 
 
 class _Loss(NamedTuple):
-    """Loss of each of some equal answers: ``start + k * step`` nats with probability ``mass[k]``."""
+    """Law of the loss of equal answers: ``start + k * step`` nats with probability ``mass[k]``."""
 
     start: float
     step: float
@@ -89,7 +89,7 @@ class _Loss(NamedTuple):
         return self.step * (len(self.mass) - 1)
 
     def tilted(self, tilt: float) -> tuple[float, float, float]:
-        """``ln E exp(tilt (L - start))``, and under the tilt the mean of ``L - start`` and its variance."""
+        """Return ``ln E exp(tilt (L - start))``, and the tilted mean and variance of ``L - start``."""
         values = self.step * np.arange(len(self.mass))
         exponent = np.log(self.mass) + tilt * values
         weight = np.exp(exponent - exponent.max())
@@ -100,7 +100,7 @@ class _Loss(NamedTuple):
 
 
 def _loss(noise: AnyNoise, distance: int, answers: int) -> _Loss:
-    """Return the law of the loss, which is the same for ``(Q, P)`` and for ``-d``.
+    """Return the law of an answer's loss, which is the same for ``(Q, P)`` and for ``-d``.
 
     Notes
     -----
@@ -123,7 +123,7 @@ def _loss(noise: AnyNoise, distance: int, answers: int) -> _Loss:
         start = float(Fraction(distance * (distance - 2 * reach)) / (2 * noise.sigma2))
         step = float(distance / noise.sigma2)
     else:
-        # L = (|x - d| - |x|) / scale: all noise beyond 0 and d has the losses at the two ends
+        # L = (|x - d| - |x|) / scale: noise outside 0 to d has one of the two extreme losses
         ratio = math.exp(-1.0 / float(noise.scale))
         mass = ratio ** np.arange(distance, -1, -1, dtype=np.float64)
         mass[1:-1] *= -math.expm1(-1.0 / float(noise.scale))
@@ -144,9 +144,9 @@ def _library() -> Any:
 
 
 class _TiltedSum:
-    """Law of the sum of losses under a tilt, each loss rounded to a common grid.
+    """Law of the tilted sum of losses, each rounded to a common grid.
 
-    A loss goes to its two neighbours on the grid so that the mean of ``exp(-loss)`` stays.
+    A loss is split between its two grid neighbours so that the mean of ``exp(-loss)`` is kept.
 
     Notes
     -----
@@ -163,7 +163,7 @@ class _TiltedSum:
         self.log_moment, self.centre, low, high = 0.0, 0.0, 0, 0
         composed = library.identity(step)
         for loss, (_, mean, _) in zip(losses, moments, strict=True):
-            # The grid is measured from near the tilted mean, where its exponentials are moderate.
+            # The grid's origin is near the tilted mean, where exponentials are moderate.
             middle = round(mean / step)
             place = loss.step / step * np.arange(len(loss.mass))
             index = np.floor(place)
@@ -185,7 +185,7 @@ class _TiltedSum:
             low, high = 0, 1
         self.grid = step * np.arange(low, high + 1, dtype=np.float64)
         self.curve = np.asarray(composed.get_delta_for_epsilon(self.grid), dtype=np.float64)
-        # P(S' > g) for the rounded sum S' and all but the last g; what lies above has no place on the grid.
+        # P(S' > g) for the rounded sum S' and all g except the last; higher values lie outside the grid.
         self.tail = (self.curve[:-1] - math.exp(-step) * self.curve[1:]) / -math.expm1(-step)
         self.mass = np.concatenate([[0.0], -np.diff(self.tail), [0.0]])
         from scipy.signal import lfilter
@@ -198,7 +198,7 @@ class _TiltedSum:
         self.slack = _ROUNDING * (1 + self.rounded)
 
     def delta(self, epsilon: float) -> Bounds:
-        """Bound ``E max(0, 1 - exp(epsilon - S))``; (0, 1) where the tilt is far from epsilon.
+        """Bound ``E max(0, 1 - exp(epsilon - S))``; (0, 1) if the tilt is far from epsilon.
 
         Notes
         -----
@@ -223,7 +223,7 @@ class _TiltedSum:
         return math.exp(-self.tilt * gap) * (slow - math.exp(-gap) * fast)
 
     def _raised(self, at: float) -> float:
-        """Bound by how much rounding to the grid may have raised delta, tilted."""
+        """Bound the increase of the tilted delta by rounding to the grid."""
         deviation = 0.5 * self.step * math.sqrt(self.rounded)
         drift = 0.5 * deviation**2
         near = 2.0 * drift + deviation * math.sqrt(2.0 * math.log(4.0))
@@ -248,7 +248,7 @@ class ComposedLoss:
     Raises
     ------
     PrivacyError
-        If noise is too wide for its values to be listed.
+        If noise is too wide to list its values.
     EnvironmentFailure
         On use, if the extra ``account`` is not installed.
 
@@ -268,13 +268,13 @@ class ComposedLoss:
         self.points, answers = points, sum(merged.values())
         self._missing = _MISSING * answers
         self._sums: dict[int | None, _TiltedSum] = {}
-        # A tilt that changes weights within a step of the grid resolves nothing.
+        # A tilt that changes weights within one grid step gives no resolution.
         deviation = math.sqrt(sum(one.answers * one.tilted(0.0)[2] for one in self.losses))
         width = max(1e-9, min(sum(one.answers * one.width for one in self.losses), _DEVIATIONS * deviation))
         self._log_tilts = math.log(1e-6), math.log(max(1.0, points / (2.0 * math.sqrt(answers or 1) * width)))
 
     def epsilon(self, delta: Fraction | int | str) -> Bounds:
-        """Bound the least epsilon whose delta is at most the one given.
+        """Bound the least epsilon with at most the given delta.
 
         Parameters
         ----------
@@ -283,7 +283,7 @@ class ComposedLoss:
         Returns
         -------
         Bounds
-            ``upper`` is a valid epsilon. ``lower`` is none: at any epsilon below it delta is larger.
+            ``upper`` is a valid epsilon. At any epsilon below ``lower``, delta is larger.
 
         Raises
         ------
@@ -295,7 +295,7 @@ class ComposedLoss:
             return Bounds(0.0, 0.0)
         allowed = math.log(1.0 / max(value - self._missing, 0.5 * value))
         moments, tilt = self._least(lambda t: (self._exponent(t) + allowed) / t)
-        # No loss exceeds the largest, so there delta is what was left out.
+        # No loss exceeds the largest, so delta there is the omitted probability.
         largest = sum(one.answers * (one.start + one.width) for one in self.losses)
         highest = max(0.0, min(moments * (1.0 + 1e-6) + 1e-9, largest * (1.0 + 1e-12)))
         law = self._sum(tilt)
@@ -316,7 +316,7 @@ class ComposedLoss:
     def delta(self, epsilon: float) -> Bounds:
         """Bound delta at an epsilon, which may be negative."""
         if epsilon < 0.0:
-            # Exchanging P and Q leaves the law of the loss as it is, so this is the same test read backwards.
+            # Exchanging P and Q keeps the law of the loss, so this is the same test with roles exchanged.
             there = self.delta(-epsilon)
             offset, factor = -math.expm1(epsilon), math.exp(epsilon)
             return Bounds(
@@ -331,7 +331,7 @@ class ComposedLoss:
         return Bounds(min(found.lower, upper), min(1.0, upper + self._missing))
 
     def curve(self) -> LossCurve:
-        """Return upper bounds along the whole grid, to about 1e-7: for chances that are not tiny."""
+        """Return upper bounds along the whole grid, accurate to about 1e-7, so not for tiny probabilities."""
         law = self._sum(None)
         added = law.slack + self._missing
         return LossCurve(
@@ -352,7 +352,7 @@ class ComposedLoss:
         return log_moment + tilt * math.log(tilt) - (1.0 + tilt) * math.log1p(tilt)
 
     def _least(self, function: Callable[[float], float]) -> tuple[float, float]:
-        """Minimise over the tilt, roughly, for any tilt is valid. The minimum and its tilt."""
+        """Return an approximate minimum over the tilt and its tilt; every tilt is valid."""
         from scipy.optimize import minimize_scalar
 
         found = minimize_scalar(
@@ -369,15 +369,15 @@ class ComposedLoss:
 
 
 class WorstLoss:
-    """Largest of the curves of several changes: which answers differ depends on the pair of neighbours.
+    """Largest of the loss curves of several changes, one for each way in which neighbours differ.
 
-    A change can be worst at one delta and not at another, so all of them are looked at: roughly first, and
-    more finely where it matters.
+    The worst change can depend on delta, so all are bounded: roughly first, then more finely where it
+    matters.
 
     Parameters
     ----------
     changes : iterable of ChangedAnswers
-        Every way in which neighbours can differ. Equal ones count once.
+        Every way in which neighbours can differ; duplicates are dropped.
     points : int
         Points of the finest grid.
 
@@ -399,7 +399,7 @@ class WorstLoss:
         self._epsilon = lru_cache(maxsize=256)(self._find_epsilon)
 
     def loss(self, change: int, points: int | None = None) -> ComposedLoss:
-        """Return the composed loss of one change; made once."""
+        """Return the composed loss of one change, computed once."""
         key = (change, points or self.points)
         if key not in self._losses:
             self._losses[key] = ComposedLoss(self.changes[change], key[1])
@@ -417,9 +417,9 @@ class WorstLoss:
         return self._largest(lambda loss: loss.delta(epsilon))
 
     def scaled(self, factor: Fraction) -> WorstLoss:
-        """Return the same release with its budget multiplied: less noise for a factor above one."""
+        """Return the loss of the same release with its budget multiplied by a factor."""
         if factor <= 0:
-            raise PrivacyError("a budget is multiplied by a positive factor.")
+            raise PrivacyError("the factor on a budget must be positive.")
 
         def less(noise: AnyNoise) -> AnyNoise:
             if isinstance(noise, DiscreteLaplace):
@@ -437,7 +437,7 @@ class WorstLoss:
         rough = [measure(self.loss(k, self.points >> 3)) for k in range(len(self.changes))]
         lower = max(bounds.lower for bounds in rough)
         upper = 0.0
-        # From the one that looks worst down; those that cannot be worst any more keep their rough bound.
+        # From the largest rough bound down; changes that cannot be the worst keep their rough bound.
         for k in sorted(range(len(rough)), key=lambda k: -rough[k].upper):
             if rough[k].upper <= upper or rough[k].upper < lower:
                 break
@@ -460,7 +460,7 @@ def _resolved_delta(delta: Fraction | int | str) -> float:
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """Narrow ``low < high`` where `holds` is false at low, and taken as true at high."""
+    """Narrow ``low < high``, given that `holds` is false at low and assumed true at high."""
     while high - low > 1e-9 * (1.0 + high):
         middle = (low + high) / 2.0
         low, high = (low, middle) if holds(middle) else (middle, high)

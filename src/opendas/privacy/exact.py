@@ -1,8 +1,8 @@
-"""Exact numbers in and out.
+"""Read and write exact numbers.
 
-A budget is a :class:`~fractions.Fraction` from the moment it is read. Binary floats are refused: the
-decimal ``0.1`` typed by a user and the float ``0.1`` differ, and the difference would end up in the
-noise scale and in the sum that must be exactly one.
+A budget is a :class:`~fractions.Fraction` as soon as it is read. Binary floats are refused: the decimal
+``0.1`` and the float ``0.1`` differ, and the difference would enter the noise scale and the sum that must be
+exactly one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBER = re.compile(
     r"|(?P<whole>[0-9]*)(?:\.(?P<decimals>[0-9]*))?(?:[eE](?P<exponent>[+-]?[0-9]{1,6}))?"
     r")"
 )
-# Bounds on what one configuration value may cost to hold; no budget comes near them.
+# Limits on the size of one configuration value; no budget comes near them.
 _MAX_TEXT = 2000
 _MAX_EXPONENT = 2000
 
@@ -33,7 +33,7 @@ def parse_fraction(value: object, what: str = "value") -> Fraction:
         ``"293764/114921"``, ``"0.1885"``, ``"1e-10"``, ``4`` or a fraction. Text may carry a sign and
         surrounding spaces.
     what : str
-        Name of the place the number comes from, for the error message.
+        Source of the number, for error messages.
 
     Returns
     -------
@@ -43,8 +43,8 @@ def parse_fraction(value: object, what: str = "value") -> Fraction:
     Raises
     ------
     ConfigError
-        For a float (write the number in quotes), a bool, anything that is no number, or a number too
-        long to be a budget.
+        For a float (write the number in quotes), a bool, anything that is not a number, or a number too long
+        for a budget.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def _parse_text(text: str, what: str) -> Fraction:
 
 
 def format_fraction(value: Fraction | int) -> str:
-    """Write a number so that :func:`parse_fraction` reads exactly the same one.
+    """Return a number as text that :func:`parse_fraction` reads as exactly the same number.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def format_fraction(value: Fraction | int) -> str:
     Returns
     -------
     str
-        Lowest terms, ``"n/d"``, or ``"n"`` for an integer: one text per number, fit for a digest.
+        Lowest terms, ``"n/d"``, or ``"n"`` for an integer: one text per number, suitable for a digest.
 
     Examples
     --------
@@ -114,7 +114,7 @@ def format_fraction(value: Fraction | int) -> str:
 
 
 def canonical_json(value: object) -> bytes:
-    """Write plain data as JSON with one text per value, fit for a digest.
+    """Return plain data as JSON with one text per value, suitable for a digest.
 
     Parameters
     ----------

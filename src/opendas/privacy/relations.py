@@ -1,4 +1,4 @@
-"""Neighbour relations, mechanisms, and the noise one query group gets for its share of the budget."""
+"""Neighbour relations, mechanisms, and the noise of a query group for its share of the budget."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from opendas.sampling.mechanisms import AnyNoise, StatedNoise, is_stated
 
 
 class Neighbours(StrEnum):
-    """Which pairs of data sets the guarantee speaks about.
+    """Pairs of data sets that the guarantee compares.
 
     ``BOUNDED``: one record is replaced by another, anywhere. ``UNBOUNDED``: one record is added or removed.
 
     The sensitivities are those of a marginal query group: each record counts in exactly one cell of the
-    group, so that a replaced record moves one count from one cell to another and an added record raises
-    one cell by one. Where a unit has several records, the same is said of units, and the sensitivities grow:
-    see :func:`noise_distribution`.
+    group, so a replaced record moves one count between cells and an added record raises one cell by one. If a
+    unit has several records, neighbours differ in a unit and the sensitivities grow: see
+    :func:`noise_distribution`.
     """
 
     BOUNDED = "bounded"
@@ -39,8 +39,7 @@ class Neighbours(StrEnum):
 class Mechanism(StrEnum):
     """Discrete Gaussian noise under zCDP, or discrete Laplace noise under pure differential privacy.
 
-    Beside them stand mechanisms of other packages, ``zcdp:NAME (PACKAGE VERSION)``: members that are made
-    when they are named.
+    Mechanisms of other packages, ``zcdp:NAME (PACKAGE VERSION)``, become members when first named.
     """
 
     DISCRETE_GAUSSIAN = "discrete-gaussian"
@@ -56,12 +55,12 @@ class Mechanism(StrEnum):
 
     @property
     def is_zcdp(self) -> bool:
-        """Whether the loss is a rho of zCDP, and no pure epsilon."""
+        """Whether the loss is a rho of zCDP rather than a pure epsilon."""
         return self is not Mechanism.DISCRETE_LAPLACE
 
     @property
     def loss_name(self) -> str:
-        """Name of the parameter that is spent: ``"rho"`` or ``"epsilon"``."""
+        """Name of the loss parameter: ``"rho"`` or ``"epsilon"``."""
         return "rho" if self.is_zcdp else "epsilon"
 
 
@@ -74,20 +73,20 @@ def noise_distribution(
     records: int = 1,
     together: int = 1,
 ) -> AnyNoise:
-    """Noise of every cell of a marginal query group that gets a share of the budget.
+    """Return the noise of every cell of a marginal query group with a share of the budget.
 
     Parameters
     ----------
     mechanism : Mechanism
     neighbours : Neighbours
     share : Fraction, in (0, 1]
-        Product of the shares along the way from the total to this query group.
+        Product of the shares from the total down to this query group.
     total : Fraction, > 0
         rho for the discrete Gaussian, epsilon for the discrete Laplace.
     records : int, >= 1
-        Most records of one protected unit: neighbours differ in the records of a unit.
+        Most records of one protected unit, in which neighbours differ.
     together : int, from 1 to `records`
-        Most of them that count in one cell of the group.
+        Most of those records in one cell of the group.
 
     Returns
     -------
@@ -99,7 +98,8 @@ def noise_distribution(
     Raises
     ------
     BudgetError
-        If the share lies outside (0, 1] or the total is not positive: a query without budget is not asked.
+        If the share lies outside (0, 1], or the total is not positive; a query without budget is not
+        measured.
 
     Notes
     -----

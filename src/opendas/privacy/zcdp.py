@@ -1,12 +1,12 @@
-"""From rho to (epsilon, delta), by named formulas that are upper bounds to the last digit.
+"""Convert rho to (epsilon, delta) by named formulas, rounded so that they are upper bounds.
 
 A mechanism is rho-zCDP when for every order ``alpha > 1`` and every neighbouring pair the Renyi
-divergence of its outputs is at most ``alpha * rho``. rho is what is spent and summed; the pairs
-(epsilon, delta) it implies are read off by a formula. Two are offered, because both are quoted in print:
+divergence of its outputs is at most ``alpha * rho``. rho is what is spent and summed; formulas give the pairs
+(epsilon, delta) that it implies. There are two, because both are quoted in print:
 
 ``bun-steinke``
-    ``rho + 2 sqrt(rho ln(1/delta))``, Bun and Steinke (2016), Proposition 1.3. Larger than needed;
-    the TopDown paper quotes it (1.095 gives 11.14).
+    ``rho + 2 sqrt(rho ln(1/delta))``, Bun and Steinke (2016), Proposition 1.3. Not tight; the TopDown paper
+    quotes it (1.095 gives 11.14).
 ``cks``
     The optimised Renyi conversion of Canonne, Kamath and Steinke (2020), Corollary 13. The certificates of
     the production system behind the TopDown paper quote it.
@@ -28,13 +28,13 @@ from opendas.errors import ConfigError
 from opendas.privacy.exact import format_fraction, parse_fraction
 
 SEVERAL = (2, 4)
-"""Numbers of protected units, such as the persons of a household, whose loss together is stated."""
+"""Group sizes, such as the persons of a household, whose loss is stated."""
 
 _DIGITS = 60
-# Each evaluation below takes a few dozen correctly rounded operations on terms listed beside it. Their
-# summed rounding errors stay below this part of the sum of absolute terms, by more than seven digits.
+# Each evaluation below takes a few dozen correctly rounded operations on terms listed beside it. Their summed
+# rounding errors stay below this fraction of the sum of absolute terms, by more than seven digits.
 _SLACK = Decimal(10) ** -50
-# Halvings of a logarithm, which leave t to 16 digits and more. Its error enters the value squared.
+# Halvings of a logarithm, which give t to 16 digits or more. Its error enters the value squared.
 _SEARCH_STEPS = 60
 _SEARCH_DIGITS = 24
 
@@ -45,15 +45,15 @@ def group_loss(loss: Fraction, units: int, *, pure: bool) -> Fraction:
     Parameters
     ----------
     loss : Fraction
-        Of one unit: rho, or epsilon if `pure`.
+        Loss of one unit: rho, or epsilon if `pure`.
     units : int, >= 1
     pure : bool
 
     Returns
     -------
     Fraction
-        ``units**2`` times rho, ``units`` times epsilon. Nothing smaller holds for every group: units that
-        change alike attain it, for instance persons of one age and race who move together.
+        ``units**2`` times rho, ``units`` times epsilon. This is the smallest valid bound: units that change
+        alike attain it, for instance persons of one age and race who move together.
 
     Notes
     -----
@@ -98,7 +98,7 @@ def checked_delta(delta: Fraction | int | str) -> Fraction:
 def _root(increasing: Callable[[Decimal], Decimal], low: Decimal, high: Decimal) -> Decimal:
     """Bisect an increasing function of t > 0 on a logarithmic scale.
 
-    The callers' bounds hold at every t, so the precision of the root decides tightness, never validity.
+    The callers' bounds hold at every t, so the precision of the root affects tightness, never validity.
     """
     with localcontext() as context:
         context.prec = _SEARCH_DIGITS
@@ -112,7 +112,7 @@ def _root(increasing: Callable[[Decimal], Decimal], low: Decimal, high: Decimal)
 
 
 def _sum_up(terms: Iterable[Decimal]) -> Decimal:
-    """Return a value not below the exact sum of terms that each carry rounding errors."""
+    """Return an upper bound of the exact sum of terms with rounding errors."""
     listed = tuple(terms)
     return sum(listed, Decimal(0)) + _SLACK * sum((abs(term) for term in listed), Decimal(0))
 
@@ -164,7 +164,7 @@ def epsilon_cks(rho: Fraction | int | str, delta: Fraction | int | str) -> float
     Returns
     -------
     float
-        Rounded up, hence a valid epsilon; 0 where even epsilon = 0 has a smaller delta.
+        Rounded up, hence a valid epsilon; 0 if even epsilon = 0 has a smaller delta.
 
     Raises
     ------
@@ -197,7 +197,7 @@ def epsilon_cks(rho: Fraction | int | str, delta: Fraction | int | str) -> float
 
 
 def delta_of(rho: Fraction | int | str, epsilon: Fraction | int | str) -> float:
-    """Smallest delta that the optimised Renyi conversion gives at an epsilon.
+    """Return the smallest delta that the optimised Renyi conversion gives at an epsilon.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def delta_of(rho: Fraction | int | str, epsilon: Fraction | int | str) -> float:
         log_delta = _sum_up(terms)
         if log_delta >= 0:
             return 1.0
-        # The exponential may underflow even in this context; a positive delta stays positive.
+        # The exponential may underflow even in this context, but a positive delta must stay positive.
         return min(1.0, max(math.ulp(0.0), _float_up(log_delta.exp() * (1 + _SLACK))))
 
 
@@ -264,7 +264,7 @@ class CurvePoint:
 def epsilon_curve(
     rho: Fraction | int | str, deltas: Iterable[Fraction | int | str]
 ) -> tuple[CurvePoint, ...]:
-    """Epsilons of one rho at several deltas.
+    """Return the epsilons of one rho at several deltas.
 
     Parameters
     ----------
@@ -287,12 +287,12 @@ FORMULAS: Mapping[str, Callable[[Fraction, Fraction], float]] = MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a rho amounts to.
+    """The (epsilon, delta) guarantees of a rho.
 
     Parameters
     ----------
     rho : Fraction, >= 0
-        Total loss of the change the account speaks about. Text and integers are read exactly.
+        Total loss of the accounted change. Text and integers are read exactly.
     delta : Fraction, in (0, 1)
         Where epsilon is quoted.
 
@@ -315,7 +315,7 @@ class Account:
         object.__setattr__(self, "delta", checked_delta(self.delta))
 
     def epsilon(self, formula: str = "cks") -> float:
-        """Epsilon at ``delta`` by a named formula, rounded up.
+        """Return epsilon at ``delta`` by a named formula, rounded up.
 
         Parameters
         ----------
@@ -333,7 +333,7 @@ class Account:
         return FORMULAS[formula](self.rho, self.delta)
 
     def as_json(self) -> dict[str, object]:
-        """Answer of ``opendas account --json``: rho exact, delta and epsilons as floats."""
+        """Return the JSON values of ``opendas account``: rho exact, delta and epsilons as floats."""
         return {
             "rho": format_fraction(self.rho),
             "delta": float(self.delta),
@@ -343,7 +343,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class PureAccount:
-    """What a pure epsilon amounts to.
+    """The guarantees of a pure epsilon.
 
     Parameters
     ----------
@@ -366,9 +366,9 @@ class PureAccount:
 
     @property
     def implied_rho(self) -> Fraction:
-        """``epsilon^2 / 2``: an epsilon-DP mechanism is this-zCDP (Bun and Steinke 2016, Proposition 1.4).
+        """``epsilon^2 / 2``, the rho implied by epsilon-DP (Bun and Steinke 2016, Proposition 1.4).
 
-        A weaker statement than the epsilon itself; quoted beside it, never instead of it.
+        A weaker statement than the epsilon, so quoted with it and never instead of it.
         """
         return self.pure_epsilon**2 / 2
 
@@ -380,7 +380,7 @@ class PureAccount:
             return _float_up(_decimal(self.pure_epsilon, ROUND_CEILING))
 
     def as_json(self) -> dict[str, object]:
-        """Strict JSON: ``rho`` is null, the rho it implies stands beside."""
+        """Return strict JSON values: ``rho`` is null, ``implied_rho`` the rho it implies."""
         return {
             "rho": None,
             "delta": 0.0,
