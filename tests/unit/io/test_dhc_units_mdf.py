@@ -273,7 +273,7 @@ def test_verify_compares_units_with_the_second_histogram(
     write_mdf(tmp_path / "mdf/tenvacgq", companion, frame, units)
     write(tmp_path / "mdf/dhc-units", frame, households, units, "pipe")
     data = Microdata(ReleasedProduct(tmp_path, PRODUCT.name))
-    assert check_quarters(data) == f"{units.total()} units of every block, as in {companion.name}"
+    assert check_quarters(data) == f"{units.total():,} units of every block, as in {companion.name}"
     path = tmp_path / "mdf/dhc-units/44001.txt"
     lines = path.read_text().splitlines()
     number = next(

@@ -108,14 +108,21 @@ def test_geounits_without_budget_have_constraints_only(folder: Path, tmp_path: P
     assert all(not values[1].any() for values in tree.full(1, 0, 2))
 
 
-def test_the_nation_is_left_out_beside_few_states(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("more", "first"), [(1, "state"), (0, "us")])
+def test_the_nation_is_left_out_beside_few_states(
+    folder: Path, tmp_path: Path, more: int, first: str
+) -> None:
+    """Unless these states have all of its people: then there is no other state."""
     nmf = as_bureau(folder, tmp_path)
     shutil.copytree(nmf / "State.parquet", nmf / "US.parquet")
     for path in (nmf / "US.parquet").rglob("*.parquet"):
-        table = pq.read_table(path, partitioning=None)
-        place = table.column_names.index("geocode")
-        pq.write_table(table.set_column(place, "geocode", pa.array(["0"] * len(table))), path)
-    assert bureau_tree(nmf).spine.names[0] == "state"
+        rows = pq.read_table(path, partitioning=None).to_pydict()
+        rows["geocode"] = ["0"] * len(rows["geocode"])
+        if "Constraint" in str(path):
+            total = rows["query_name"].index("total_con")
+            rows["value"][total] = [value + more for value in rows["value"][total]]
+        pq.write_table(pa.table(rows), path)
+    assert bureau_tree(nmf).spine.names[0] == first
 
 
 def read_all(opened, path: Path) -> None:
