@@ -262,7 +262,8 @@ def test_an_output_folder_that_was_exchanged_is_not_written(tmp_path: Path) -> N
     place = Place(tmp_path / "world")
     place.out.rename(tmp_path / "away")
     shutil.copytree(tmp_path / "away", place.out)
-    with pytest.raises(PrivacyError, match="is not the folder that it was"), open_folder(place.out / "release"):
+    message = "is not the folder that it was"
+    with pytest.raises(PrivacyError, match=message), open_folder(place.out / "release"):
         pass
     let_go(place.out)
     with open_folder(place.out / "release"):
