@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from opendas.files.atomic import atomic_file, make_folder
+from opendas.custody.folders import atomic_file, make_folder
 
 __all__ = ["MUTANTS", "arm"]
 

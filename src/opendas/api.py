@@ -609,7 +609,7 @@ def export_measurements(out: str | Path, to: str | Path, *, product: str | None 
     FormatError
         If it holds only the measurements that an estimate used.
     """
-    from opendas.files.atomic import nothing_half_written
+    from opendas.custody.folders import nothing_half_written
     from opendas.files.nmf.bureau_writing import write_bureau_file
     from opendas.files.nmf.release_tree import noisy_tree
     from opendas.files.release_folder import ReleaseFolder
@@ -672,8 +672,8 @@ def export_tidy(
     (tuple of path, tuple of str)
         The files, and the query groups with too many cells for a table.
     """
+    from opendas.custody.folders import nothing_half_written
     from opendas.files.addresses import located
-    from opendas.files.atomic import nothing_half_written
     from opendas.files.nmf.bureau import is_bureau_folder
     from opendas.files.nmf.bureau_tree import BureauFile
     from opendas.files.nmf.tidy import write_tidy

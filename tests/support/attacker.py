@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from opendas.files.atomic import sha256_file
+from opendas.custody.folders import sha256_file
 from opendas.report.certificate import certificate_bytes, read_runs, released_files
 from opendas.report.html import report_html
 from opendas.report.pdf import certificate_pdf

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Ints
+from opendas.custody.folders import atomic_file, write_atomic
 from opendas.demo.generator import DemoState, make_state
 from opendas.demo.land import STATE, Land
-from opendas.files.atomic import atomic_file, write_atomic
 from opendas.readers.cef.records import (
     AREA_COLUMNS,
     GQ_CODES,

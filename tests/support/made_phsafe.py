@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from opendas.arrays import Floats, Ints
+from opendas.custody.folders import make_folder, write_atomic
 from opendas.errors import ConfigError
-from opendas.files.atomic import make_folder, write_atomic
 from opendas.geography.states import STATES
 from opendas.phsafe.inputs.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS
 from opendas.phsafe.margins import PRODUCTION_TAU, published_row

@@ -10,8 +10,8 @@ import numpy as np
 from opendas.budget.allocation import Budget
 from opendas.constraints.table import bound_table
 from opendas.custody.account import AccountFacts
+from opendas.custody.folders import write_atomic
 from opendas.engines.outputs import Solved
-from opendas.files.atomic import write_atomic
 from opendas.files.geography_files import write_constraints, write_frame, write_spine
 from opendas.files.nmf.reading import Answers, measurement_metadata
 from opendas.files.nmf.writing import MeasurementWriter

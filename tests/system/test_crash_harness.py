@@ -30,7 +30,7 @@ LOSSES = (1.0, 0.5, 0.1)
 WRITER = f"""
 import sys
 from pathlib import Path
-from opendas.files.atomic import write_atomic
+from opendas.custody.folders import write_atomic
 disk, said = Path(sys.argv[4]), Path(sys.argv[5])
 for version in range({VERSIONS}):
     write_atomic(disk / "new" / "folder" / "file", bytes([65 + version]) * (700 + 300 * version))

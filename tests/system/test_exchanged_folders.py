@@ -19,10 +19,19 @@ from support.mini import write_mini
 
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
-from opendas.custody.folders import LOCK_NAME, hold, let_go, move_folder, new_file, open_folder, remove_tree
+from opendas.custody.folders import (
+    LOCK_NAME,
+    hold,
+    let_go,
+    make_folder,
+    move_folder,
+    new_file,
+    open_folder,
+    remove_tree,
+    write_atomic,
+)
 from opendas.custody.secret_files import destroy_secret, private_folder, write_secret
 from opendas.errors import OpendasError, PrivacyError
-from opendas.files.atomic import make_folder, write_atomic
 
 OPERATIONS = ("open", "mkdir", "replace", "rename", "unlink", "rmdir", "fsync", "stat", "fstat")
 

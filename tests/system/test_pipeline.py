@@ -16,10 +16,10 @@ from support.mini import from_dense, mini_frame, mini_histogram, to_dense, write
 import opendas.engines.backend as backend_module
 import opendas.runs.release as pipeline
 from opendas.custody.books import create_book
+from opendas.custody.folders import write_atomic
 from opendas.custody.run_key import RunKey
 from opendas.engines.measurement_source import FileSource
 from opendas.errors import ConfigError, DataError, EnvironmentFailure, PrivacyError
-from opendas.files.atomic import write_atomic
 from opendas.files.nmf.reading import MeasurementFile
 from opendas.readers.base import InputData, ReaderSpec
 from opendas.runs.options import RunOptions

@@ -15,9 +15,9 @@ from support.made_cef_files import write_cef
 import opendas
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.custody.folders import sha256_file
 from opendas.custody.ledger import Ledger
 from opendas.errors import CheckFailed, ConfigError, PrivacyError
-from opendas.files.atomic import sha256_file
 from opendas.report.certificate import issue, read_runs
 from opendas.schema.provenance import Domain, Provenance
 from opendas.verify.release import verify_release

@@ -21,9 +21,9 @@ from support.attacker import certificate_of, put, reissue, rewrite, store
 from support.mini import mini_frame, mini_histogram, mini_product, write_mini
 
 import opendas
+from opendas.custody.folders import sha256_file
 from opendas.custody.signing_key import PublicKey, SigningKey
 from opendas.errors import CheckFailed
-from opendas.files.atomic import sha256_file
 from opendas.files.mdf.writing import MdfFiles
 from opendas.files.parquet import METADATA_KEY
 from opendas.report.certificate import issue, read_runs

@@ -16,8 +16,8 @@ from support.households import configuration, random_world, write_world
 
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.custody.folders import sha256_file
 from opendas.custody.signing_key import SigningKey
-from opendas.files.atomic import sha256_file
 from opendas.phsafe.config import Config, Mode, parse_config
 from opendas.phsafe.output import PART_FILE
 from opendas.phsafe.posterior.run import post_process

@@ -217,7 +217,7 @@ HASHES = {
     "engines/subtree.py": "geocodes, which are public",
     "topdown/posterior.py": "geocodes and noisy answers of a family: the seed of its chains, in memory",
     "geography/spine.py": "the spine",
-    "files/atomic.py": "files of a release",
+    "custody/folders.py": "files of a release",
     "files/remote.py": "files of a release, read back",
     "files/replicate_files.py": "released counts",
     "files/release_folder.py": "certified digests of released microdata",

@@ -26,6 +26,7 @@ from support.mini import from_dense, mini_frame, mini_histogram, mini_product, t
 import opendas.engines.spark.counts as counting
 import opendas.engines.spark.engine as engine
 import opendas.engines.spark.executors as executors
+from opendas.custody.folders import atomic_file, remove_partials
 from opendas.custody.input_tag import TagSum, tag_key, tag_of
 from opendas.custody.run_key import RunKey
 from opendas.engines.outputs import Solved
@@ -67,7 +68,6 @@ from opendas.errors import (
     PrivacyError,
     SolverFailure,
 )
-from opendas.files.atomic import atomic_file, remove_partials
 from opendas.readers.base import FRAME_FROM_RECORDS
 from opendas.readers.frame.units import broken_units, check_units, unit_rules
 from opendas.readers.row_readers import RowReader

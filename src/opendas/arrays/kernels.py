@@ -1,11 +1,12 @@
 # mypy: disallow-subclassing-any = false
-"""Compiled functions that only compiled functions call: a sixth less to compile before a first run."""
+"""What compiled functions share: how those are compiled that only they call, and a public hash of words."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar, cast
 
+import numpy as np
 from numba import njit
 from numba.core.registry import CPUDispatcher
 
@@ -36,3 +37,23 @@ def inner(function: Function) -> Function:
     if isinstance(compiled, CPUDispatcher):  # not where NUMBA_DISABLE_JIT leaves all to Python
         compiled.__class__ = _Inner
     return cast(Function, compiled)
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
+@njit(cache=True, nogil=True)
+def mix(z: Any) -> Any:
+    """Return the output of splitmix64, uint64, one step after state z: a public bijection of 64-bit words.
+
+    Notes
+    -----
+    Steele, Lea & Flood (2014), *Fast Splittable Pseudorandom Number Generators*, the variant of Java.
+    """
+    z = z + _GOLDEN
+    z = (z ^ (z >> _S30)) * _MIX_1
+    z = (z ^ (z >> _S27)) * _MIX_2
+    return z ^ (z >> _S31)

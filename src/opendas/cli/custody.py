@@ -43,8 +43,8 @@ def new_command(path: Path, passphrase_file: Path | None, ask_passphrase: bool, 
     Example: opendas keys new office.key --ask-passphrase
     """
     from opendas.cli.options import new_passphrase
+    from opendas.custody.folders import write_atomic
     from opendas.custody.signing_key import PUBLIC_SUFFIX, SigningKey
-    from opendas.files.atomic import write_atomic
 
     public = path.with_name(path.name + PUBLIC_SUFFIX)
     if public.exists():

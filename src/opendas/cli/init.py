@@ -12,8 +12,8 @@ import click
 
 from opendas.cli.options import PATH, to_option
 from opendas.cli.output import message
+from opendas.custody.folders import write_atomic
 from opendas.errors import ConfigError
-from opendas.files.atomic import write_atomic
 
 if TYPE_CHECKING:
     from opendas.runs.starting.guess import TableGuess
@@ -150,7 +150,7 @@ def _discover_table(
     files: list[Path],
     book: Path | None,
 ) -> None:
-    from opendas.files.atomic import make_folder
+    from opendas.custody.folders import make_folder
     from opendas.privacy.exact import parse_fraction
     from opendas.runs.starting.discovery import discover_domain
     from opendas.runs.starting.guess import declared_table
@@ -277,7 +277,7 @@ def _ask(question: str, offered: list[str] | None) -> list[str]:
 
 
 def _melt_table(data: Path, name: str, wanted: str, files: list[Path], unit: str | None) -> None:
-    from opendas.files.atomic import make_folder
+    from opendas.custody.folders import make_folder
     from opendas.runs.starting.guess import Declared, columns_of, guess_table
     from opendas.runs.starting.wide import CATEGORY, COUNT, melt
 

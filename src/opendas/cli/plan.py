@@ -356,7 +356,7 @@ def tune_command(run_file: Path, to: Path | None, as_json: bool, **options: Any)
 
     Example: opendas tune run.toml --targets targets.toml --source "2010 Census, P.L. 94-171" --to plan.toml
     """
-    from opendas.files.atomic import make_folder, write_atomic
+    from opendas.custody.folders import make_folder, write_atomic
     from opendas.runs.run import load
     from opendas.tuning.tune import Settings, plan_toml, tune
 

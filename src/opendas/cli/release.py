@@ -498,7 +498,7 @@ def _write_frame(table: Any, path: Path) -> Path:
     import pyarrow.csv as pacsv
     import pyarrow.parquet as pq
 
-    from opendas.files.atomic import atomic_file
+    from opendas.custody.folders import atomic_file
 
     if path.suffix not in (".csv", ".parquet"):
         raise click.UsageError(f"{path.name}: a name ends with .csv or .parquet.")

@@ -11,9 +11,8 @@ import numpy as np
 
 from opendas.comparison.comparison import Comparison, Figures
 from opendas.comparison.geometry import Drawing, draw, read_shapes
-from opendas.custody.folders import open_folder
+from opendas.custody.folders import open_folder, write_atomic
 from opendas.errors import ConfigError
-from opendas.files.atomic import write_atomic
 from opendas.files.parquet import parquet_sink
 from opendas.geography.frame import Grouping
 from opendas.report.html import templates

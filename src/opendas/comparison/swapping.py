@@ -17,9 +17,8 @@ import numpy as np
 
 from opendas.arrays import Bools, Ints, rank_in_run
 from opendas.comparison.sources import NO_GUARANTEE, SWAPPING
-from opendas.custody.folders import open_folder
+from opendas.custody.folders import open_folder, write_atomic
 from opendas.errors import ConfigError
-from opendas.files.atomic import write_atomic
 from opendas.files.geography_files import write_frame
 from opendas.files.mdf.writing import MdfFiles
 from opendas.readers.columns.coding import whole_numbers

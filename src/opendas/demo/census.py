@@ -16,6 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from opendas.arrays import Bools, Floats, Ints
+from opendas.arrays.kernels import mix
+from opendas.custody.folders import write_atomic
 from opendas.demo.homes import (
     Households,
     describe,
@@ -27,7 +29,6 @@ from opendas.demo.households import ADULT, CODE, HouseholdPool, allowed_ages, sy
 from opendas.demo.microdata import read_microdata
 from opendas.demo.settle import Relations, settle_households, settle_quarters
 from opendas.errors import ConfigError
-from opendas.files.atomic import write_atomic
 from opendas.files.parquet import bytes_column, write_parquet
 from opendas.geography.frame import CENSUS_PREFIX, Frame, official_geolevels
 from opendas.readers.base import InputData, ReaderSpec
@@ -36,7 +37,6 @@ from opendas.readers.registry import make_reader
 from opendas.schema.dhc_persons import GQ_CODES
 from opendas.schema.dhc_units import FIRST_QUARTERS, dhc_units
 from opendas.schema.pl94 import HHGQ_LEVELS, pl94_persons, pl94_units, race_combinations
-from opendas.solvers.rounding.snapping import mix
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from opendas.arrays import Ints
+from opendas.custody.folders import write_atomic
 from opendas.demo.land import Land, make_land
 from opendas.demo.people import Homes, draw_people, make_homes
 from opendas.errors import ConfigError
-from opendas.files.atomic import write_atomic
 from opendas.files.parquet import bytes_column, write_parquet
 from opendas.geography.frame import CENSUS_PREFIX, GQ_COLUMNS, official_geolevels
 from opendas.schema.pl94 import pl94_persons

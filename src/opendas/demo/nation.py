@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from opendas.arrays import Codes, Ints
+from opendas.custody.folders import write_atomic
 from opendas.demo.generator import DemoState, frame_table, persons_table, run_file, units_table
 from opendas.demo.land import NATION, Density, Land, make_land
 from opendas.demo.people import Homes, draw_people, make_homes
 from opendas.errors import ConfigError
-from opendas.files.atomic import write_atomic
 from opendas.files.parquet import ParquetSink, parquet_sink, write_parquet
 
 logger = logging.getLogger(__name__)

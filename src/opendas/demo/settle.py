@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from opendas.arrays.kernels import inner
-from opendas.solvers.rounding.snapping import mix
+from opendas.arrays.kernels import inner, mix
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _S11 = np.uint64(11)

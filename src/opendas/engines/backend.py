@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Protocol
 
 from opendas.constraints.table import ConstraintTable
+from opendas.custody.folders import write_atomic
 from opendas.engines.local import LocalEngine, WorkerPool, workers_for
 from opendas.engines.outputs import Draw, UsedFile
 from opendas.engines.protocol import Engine
 from opendas.engines.truth import ExactCounts, LeafCounts
 from opendas.engines.work import KeyedSource, Worker, draw_here
-from opendas.files.atomic import write_atomic
 from opendas.files.mdf.writing import PartFile
 from opendas.geography.spine import Spine
 from opendas.gls.model import TreeModel

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from opendas.arrays import Ints
+from opendas.arrays.blas import one_blas_thread
 from opendas.engines.checkpoint import Checkpoints, TaskResult
 from opendas.engines.subtree import Part, estimate_part
 from opendas.engines.tasks import Task
@@ -19,7 +20,6 @@ from opendas.measurement.family import MeasurementSource
 from opendas.measurement.noisy import MeasuredLevel, NoisyMeasurements
 from opendas.sampling.noise import NoiseSource
 from opendas.schema.histogram import Histogram
-from opendas.solvers.blas import one_blas_thread
 from opendas.topdown.family_data import LevelRules
 
 

@@ -31,15 +31,13 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from opendas.custody.folders import new_file
+from opendas.custody.folders import new_file, write_atomic
 from opendas.errors import ConfigError, EnvironmentFailure, OpendasError
 from opendas.explore.fields import Typed
 from opendas.explore.household_page import bound_words, level_words, table_words
 from opendas.explore.page import PREFIXES, Answer, Page, read_link, write_link
 from opendas.explore.session import Session
-from opendas.files.atomic import write_atomic
 from opendas.report.html import templates
-from opendas.version import __version__
 
 ADDRESS: Final = "127.0.0.1"
 """Only programs on this machine reach it."""
@@ -73,7 +71,7 @@ class Pages:
         self.templates.filters.update(
             bound_words=bound_words, level_words=level_words, table_words=table_words
         )
-        self.templates.globals.update(base="", version=__version__, pages=_NAMES)
+        self.templates.globals.update(base="", pages=_NAMES)
 
     @property
     def routes(self) -> list[Route]:

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from opendas.arrays import Codes
+from opendas.custody.folders import atomic_file
 from opendas.errors import DataError, EnvironmentFailure, FormatError
 from opendas.files.addresses import RemotePath
-from opendas.files.atomic import atomic_file
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,9 +15,9 @@ import numpy as np
 
 from opendas.arrays import Bools, Ints, refines
 from opendas.constraints.table import ConstraintTable, bound_cells
+from opendas.custody.folders import sha256_file
 from opendas.custody.stamps import CHOSEN_WITH_TRUTH
 from opendas.errors import ConfigError, DataError, FormatError
-from opendas.files.atomic import sha256_file
 from opendas.files.geography_files import (
     ConstraintRows,
     read_constraint_table,

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Floats, Ints
+from opendas.arrays.blas import one_blas_thread
 from opendas.errors import EstimationError
 from opendas.gls.cells import Domain
 from opendas.gls.collapsed import CollapsedTree, UpwardMessage, families
@@ -35,7 +36,6 @@ from opendas.gls.kernels import add_multiples
 from opendas.gls.operators import Operators
 from opendas.gls.subtree_estimate import SubtreeEstimates, dual, pooled
 from opendas.gls.upward import Sweep, conditioned, union
-from opendas.solvers.blas import one_blas_thread
 
 BATCH = 400
 """Areas whose estimates are carried up the tree together."""

@@ -30,6 +30,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from opendas.arrays import Floats, Ints
+from opendas.arrays.kernels import mix
 from opendas.errors import GeographyError
 from opendas.geography.hierarchy import Hierarchy
 from opendas.gls.information import (
@@ -40,7 +41,6 @@ from opendas.gls.information import (
     summed,
     transposed,
 )
-from opendas.solvers.rounding.snapping import mix
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from opendas.arrays import Bools, Floats, Ints
+from opendas.arrays.blas import one_blas_thread
 from opendas.gls.information import conditional, symmetric
 from opendas.gls.kernels import add_applied
 from opendas.gls.operators import Operators
@@ -31,7 +32,6 @@ from opendas.gls.upward import (
     families,
     union,
 )
-from opendas.solvers.blas import one_blas_thread
 
 
 @dataclass(frozen=True, eq=False)

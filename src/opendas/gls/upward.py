@@ -21,13 +21,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from opendas.arrays import Bools, Floats, Ints
+from opendas.arrays.blas import one_blas_thread
 from opendas.errors import EstimationError
 from opendas.gls.cells import Domain
 from opendas.gls.kernels import add_groups, add_integers, add_segments, spread
 from opendas.gls.model import ModelLevel, Range, TreeModel
 from opendas.gls.operators import Operators
 from opendas.gls.subtree_estimate import SubtreeEstimates, dual, pooled, subtree_estimates
-from opendas.solvers.blas import one_blas_thread
 
 Full = Callable[[int, int, int], list[Ints]]
 """All answers, int64 (geounits, m_q), of each measured query group: of (level, first, geounits)."""

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from opendas.arrays import Ints
+from opendas.custody.folders import make_folder, write_atomic
 from opendas.custody.run_key import RunKey
 from opendas.errors import ConfigError
-from opendas.files.atomic import make_folder, write_atomic
 from opendas.phsafe.config import Mode, Plan, read_config
 from opendas.phsafe.counting import count_cube, count_tables, counted_rows
 from opendas.phsafe.folder import refuse_inside_release

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from opendas.custody.account import AccountFacts
+from opendas.custody.folders import sha256_file, write_atomic
 from opendas.custody.ledger_entries import INFINITE, Loss
 from opendas.custody.stamps import NOT_FOR_RELEASE
-from opendas.files.atomic import sha256_file, write_atomic
 from opendas.phsafe.config import Plan
 from opendas.phsafe.folder import PRODUCT
 from opendas.phsafe.margins import cell_margins, margin

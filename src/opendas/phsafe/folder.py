@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from opendas.custody.folders import remove_tree
+from opendas.custody.folders import make_folder, remove_tree, write_atomic
 from opendas.custody.secret_files import forbid_core_files, private_folder
 from opendas.errors import ConfigError
-from opendas.files.atomic import make_folder, write_atomic
 from opendas.phsafe.config import Mode
 from opendas.report.certificate import CERTIFICATE
 from opendas.runs.workspace import Workspace, holds_files

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from opendas.arrays import Ints
-from opendas.custody.folders import move_folder, remove_tree
-from opendas.files.atomic import fsync_folder, make_folder, write_atomic
+from opendas.custody.folders import fsync_folder, make_folder, move_folder, remove_tree, write_atomic
 from opendas.phsafe.config import Config, Plan
 from opendas.phsafe.counting import exact_cubes, level_counts
 from opendas.phsafe.inputs.linking import Linked

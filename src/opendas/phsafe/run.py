@@ -16,12 +16,11 @@ from typing import Any, Protocol
 
 from opendas.arrays import Ints
 from opendas.custody.account import EXACT
-from opendas.custody.folders import open_folder
+from opendas.custody.folders import open_folder, write_atomic
 from opendas.custody.protected_units import ADDRESS
 from opendas.custody.run_key import RunKey
 from opendas.custody.stamps import KeyCustody
 from opendas.errors import ConfigError, Finding
-from opendas.files.atomic import write_atomic
 from opendas.files.remote import PASSWORD_RULE, RemoteAddress, holds_password
 from opendas.phsafe.certificate import issue_certificate, run_stamps
 from opendas.phsafe.config import Config, Mode, Plan, read_config

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from opendas.custody.account import AccountFacts
+from opendas.custody.folders import PARTIAL_SUFFIX, sha256_file, write_atomic
 from opendas.custody.ledger_entries import INFINITE, LedgerEntry, Loss, Spent, total_spent
 from opendas.custody.protected_units import CENSUS_CHANGES, unit_id
 from opendas.errors import ConfigError, FormatError
-from opendas.files.atomic import PARTIAL_SUFFIX, sha256_file, write_atomic
 from opendas.files.release_folder import digest_of_files
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours

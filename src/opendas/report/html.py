@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from opendas.files.atomic import write_atomic
+from opendas.custody.folders import write_atomic
 from opendas.measurement.account import PlanAccount
 from opendas.privacy.attacker import zcdp_power_bound
 from opendas.privacy.zcdp import Account
@@ -29,6 +29,7 @@ from opendas.report.pictures import (
     pyramid_svg,
     share_bar,
 )
+from opendas.version import __version__
 
 _FALSE_ALARMS = (0.001, 0.01, 0.05)
 _TABLE_EXPONENTS = (5, 6, 8, 10, 12, 15)
@@ -47,6 +48,7 @@ def templates(package: str, *, keep_trailing_newline: bool = False) -> Environme
     environment.filters.update(
         words=views.words, query_words=views.query_words, percent=views.percent, decimal=views.decimal
     )
+    environment.globals["version"] = __version__
     return environment
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from opendas.custody.folders import sha256_file, write_atomic
 from opendas.custody.signing_key import PublicKey, SigningKey
 from opendas.errors import CheckFailed, ConfigError, FormatError
-from opendas.files.atomic import sha256_file, write_atomic
 from opendas.report.certificate import CERTIFICATE, ISSUED_FILES, SIGNATURE
 
 _FORMAT = "opendas signature 1"

@@ -16,11 +16,11 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, Generic, TypeVar
 
+from opendas.custody.folders import write_atomic
 from opendas.custody.ledger_entries import INFINITE, LedgerEntry, Loss
 from opendas.custody.run_key import RunKey
 from opendas.custody.stamps import KeyCustody
 from opendas.errors import ConfigError, PrivacyError
-from opendas.files.atomic import write_atomic
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.runs.account import InputTagger, check_given, find_book
 from opendas.runs.options import ActOptions

@@ -26,8 +26,8 @@ from opendas.budget.allocation import DEFAULT_DELTA, EVERY_OTHER
 from opendas.budget.presets import preset
 from opendas.constraints.table import invariant_geolevels
 from opendas.custody.account import ALLOCATE
+from opendas.custody.folders import write_atomic
 from opendas.errors import ConfigError, DataError, PrivacyError
-from opendas.files.atomic import write_atomic
 from opendas.geography.recipe import build_spine
 from opendas.geography.spine import Spine
 from opendas.privacy.exact import format_fraction, parse_fraction

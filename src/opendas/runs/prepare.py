@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from opendas.budget.allocation import Budget
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table
+from opendas.custody.folders import write_atomic
 from opendas.custody.ledger_entries import Loss
 from opendas.custody.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE, POPULATED_LEAVES
 from opendas.engines.backend import Backend
 from opendas.engines.local import workers_for
 from opendas.engines.truth import ExactCounts
 from opendas.errors import DataError, PrivacyError
-from opendas.files.atomic import write_atomic
 from opendas.files.mdf.layout import check_mdf
 from opendas.files.mdf.unit_types import UnitTypes
 from opendas.files.release_folder import tied_counts

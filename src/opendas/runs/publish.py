@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from opendas.custody.folders import PARTIAL_SUFFIX, sha256_file
 from opendas.custody.stamps import CHOSEN_WITH_TRUTH
 from opendas.errors import ConfigError, EnvironmentFailure
-from opendas.files.atomic import PARTIAL_SUFFIX, sha256_file
 from opendas.files.remote import PASSWORD_RULE, RemoteAddress, RemoteFolder, holds_password
 from opendas.report.certificate import CERTIFICATE, ISSUED_FILES, SIGNATURE, released_files
 from opendas.runs.account import check_choice

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from opendas.arrays import Ints
 from opendas.constraints.table import ConstraintTable, invariant_geolevels
+from opendas.custody.folders import make_folder, remove_partials, write_atomic
 from opendas.custody.stamps import KeyCustody
 from opendas.engines.backend import Backend, open_backend
 from opendas.engines.checkpoint import Checkpoints
@@ -28,7 +29,6 @@ from opendas.engines.protocol import Engine
 from opendas.engines.truth import ExactCounts
 from opendas.engines.work import KeyedSource, SourceSpec, Worker
 from opendas.errors import ConfigError, PrivacyError
-from opendas.files.atomic import make_folder, remove_partials, write_atomic
 from opendas.files.geography_files import (
     read_constraint_table,
     read_frame,

@@ -19,7 +19,17 @@ from types import TracebackType
 from typing import Any, Self
 
 from opendas.custody.books import Book, book_of, known_books
-from opendas.custody.folders import hold, let_go, open_folder, remove_file, remove_tree
+from opendas.custody.folders import (
+    flush_tree,
+    hold,
+    let_go,
+    make_folder,
+    open_folder,
+    remove_file,
+    remove_partials,
+    remove_tree,
+    write_atomic,
+)
 from opendas.custody.ledger import Ledger
 from opendas.custody.ledger_entries import LedgerEntry
 from opendas.custody.ledger_lines import LedgerAct
@@ -27,7 +37,6 @@ from opendas.custody.passphrase import Passphrase
 from opendas.custody.run_key import KEY_BYTES, RunKey
 from opendas.custody.secret_files import destroy_secret, forbid_core_files, private_folder
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
-from opendas.files.atomic import flush_tree, make_folder, remove_partials, write_atomic
 
 _PHASES = ("started", "measured", "finished")
 _BOOK = "book.json"

@@ -27,7 +27,8 @@ import numpy as np
 from numba import njit
 
 from opendas.arrays import Floats, Ints
-from opendas.solvers.rounding.snapping import BITS, TIE_SHIFT, mix
+from opendas.arrays.kernels import mix
+from opendas.solvers.rounding.snapping import BITS, TIE_SHIFT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -26,8 +26,8 @@ import pyarrow.csv as pacsv
 from scipy.sparse import csr_array
 
 from opendas.arrays import Bools, Ints
+from opendas.custody.folders import atomic_file
 from opendas.errors import ConfigError
-from opendas.files.atomic import atomic_file
 from opendas.files.official_areas import OfficialAreas
 from opendas.files.parquet import to_bytes
 from opendas.files.pl94_layout import GEO_2010, GEO_2020, KEY_FIELDS, SEGMENT_KEYS

@@ -26,8 +26,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from opendas.arrays import Bools, Ints
+from opendas.custody.folders import atomic_file
 from opendas.errors import ConfigError
-from opendas.files.atomic import atomic_file
 from opendas.files.nmf.reading import MeasurementFile
 from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.parquet import bytes_column, parquet_sink

@@ -9,8 +9,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Protocol
 
+from opendas.custody.folders import write_atomic
 from opendas.errors import BudgetError, ConfigError, EstimationError, SolverFailure
-from opendas.files.atomic import write_atomic
 from opendas.tuning.candidate import Candidate
 from opendas.tuning.targets import Tally, Target
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from opendas.custody.folders import sha256_file
 from opendas.errors import CheckFailed
-from opendas.files.atomic import sha256_file
 from opendas.files.geography_files import (
     CONSTRAINT_SCHEMA,
     SPINE_SCHEMA,

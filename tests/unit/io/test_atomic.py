@@ -5,8 +5,8 @@ import hashlib
 
 import pytest
 
+from opendas.custody.folders import atomic_file, remove_partials, sha256_file, write_atomic
 from opendas.errors import EnvironmentFailure
-from opendas.files.atomic import atomic_file, remove_partials, sha256_file, write_atomic
 
 
 def test_file_appears_with_its_content_and_nothing_else(tmp_path):
@@ -35,7 +35,7 @@ def test_full_disk_is_an_environment_failure_and_leaves_nothing(tmp_path, monkey
     def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("opendas.files.atomic.os.fsync", full)
+    monkeypatch.setattr("opendas.custody.folders.os.fsync", full)
     with pytest.raises(EnvironmentFailure, match="No space left") as caught:
         write_atomic(tmp_path / "a.bin", b"abc")
     assert caught.value.exit_code == 6

@@ -17,8 +17,8 @@ from support.release_builder import add_product, issue_release, level_shares
 from support.spine_shares import multiple
 
 from opendas.constraints.table import bound_table
+from opendas.custody.folders import sha256_file
 from opendas.errors import FormatError, GeographyError
-from opendas.files.atomic import sha256_file
 from opendas.files.geography_files import (
     read_constraint_table,
     read_constraints,

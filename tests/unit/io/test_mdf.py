@@ -246,7 +246,7 @@ def test_full_disk_leaves_no_half_part(persons, tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("opendas.files.atomic.os.fsync", full)
+    monkeypatch.setattr("opendas.custody.folders.os.fsync", full)
     for fmt in ("parquet", "pipe"):
         with pytest.raises(EnvironmentFailure):
             write_mdf(tmp_path, persons.product, persons.frame, persons.estimate, fmt=fmt)

@@ -13,8 +13,8 @@ from support.mdf import write_mdf
 from support.release_builder import add_product, issue_release
 
 from opendas.custody.account import AccountFacts
+from opendas.custody.folders import sha256_file
 from opendas.errors import ConfigError
-from opendas.files.atomic import sha256_file
 from opendas.files.mdf.reading import read_mdf
 from opendas.geography.spine import Shares, Spine, SpineLevel
 from opendas.report.certificate import issue

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from opendas.arrays import Ints
 from opendas.constraints.table import ConstraintTable, bound_table, invariant_geolevels
+from opendas.custody.folders import make_folder
 from opendas.engines.drive import cut
 from opendas.engines.local import default_workers
 from opendas.engines.outputs import Draw
@@ -29,7 +30,6 @@ from opendas.engines.spark.reading import (
 from opendas.engines.spark.session import open_session, spark_failures
 from opendas.engines.truth import ExactCounts
 from opendas.engines.work import KeyedSource, Worker, draw_here
-from opendas.files.atomic import make_folder
 from opendas.files.remote import RemoteFile
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine

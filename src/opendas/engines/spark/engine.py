@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from opendas.arrays import Ints
-from opendas.custody.folders import new_file, remove_tree
+from opendas.custody.folders import make_folder, new_file, remove_tree
 from opendas.engines.checkpoint import TaskResult, narrow
 from opendas.engines.local import LocalEngine
 from opendas.engines.spark.counts import SparkCounts, Unchanged
@@ -40,7 +40,6 @@ from opendas.engines.spark.partitions import (
 from opendas.engines.spark.session import spark_failures
 from opendas.engines.tasks import Task
 from opendas.engines.work import KeyedSource, Worker
-from opendas.files.atomic import make_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

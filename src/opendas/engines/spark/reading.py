@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Ints
-from opendas.custody.folders import new_file
+from opendas.custody.folders import make_folder, new_file
 from opendas.custody.secret_files import forbid_core_files
 from opendas.engines.checkpoint import narrow
 from opendas.engines.local import keep_modules
@@ -43,7 +43,6 @@ from opendas.engines.spark.partitions import (
 )
 from opendas.engines.spark.session import spark_failures
 from opendas.errors import ConfigError, DataError, Finding, OpendasError
-from opendas.files.atomic import make_folder
 from opendas.files.remote import RemoteFile, RemoteFolder, RemoteInput
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from opendas.arrays import Ints
+from opendas.custody.folders import atomic_file
 from opendas.errors import ConfigError, Finding, FormatError, GeographyError, SchemaError
-from opendas.files.atomic import atomic_file
 from opendas.files.mdf.layout import Column, Layout, estimate_of_records, mdf_layout
 from opendas.files.parquet import open_parquet, reading
 from opendas.geography.frame import Frame

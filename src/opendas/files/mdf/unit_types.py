@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Bools, Ints
+from opendas.arrays.kernels import mix
 from opendas.errors import DataError, EstimationError
 from opendas.geography.frame import Frame
 from opendas.schema.declarations import MAX_PEOPLE_PER_UNIT
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
-from opendas.solvers.rounding.snapping import mix
 
 _mix: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.uint64]] = mix.py_func
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from opendas.custody.folders import write_atomic
 from opendas.errors import ConfigError, DataError, EnvironmentFailure, Finding, FormatError
-from opendas.files.atomic import write_atomic
 from opendas.phsafe.model import PUERTO_RICO, NoiseDistribution
 from opendas.phsafe.tables import OUTPUTS
 

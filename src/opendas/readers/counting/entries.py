@@ -21,10 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Ints
-from opendas.custody.folders import move_folder, new_file, remove_tree
+from opendas.custody.folders import PARTIAL_SUFFIX, make_folder, move_folder, new_file, remove_tree
 from opendas.custody.secret_files import private_folder
 from opendas.errors import EnvironmentFailure, FormatError
-from opendas.files.atomic import PARTIAL_SUFFIX, make_folder
 from opendas.readers.columns.coding import positions_of
 from opendas.readers.columns.findings import joined
 from opendas.schema.histogram import Histogram

@@ -10,8 +10,8 @@ from typing import BinaryIO
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from opendas.custody.folders import atomic_file
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
-from opendas.files.atomic import atomic_file
 from opendas.geography.states import State, find_state
 from opendas.readers.pl94.segments import check_members
 

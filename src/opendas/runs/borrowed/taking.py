@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from opendas.arrays import Ints
-from opendas.custody.folders import remove_file, remove_tree
+from opendas.custody.folders import remove_file, remove_tree, write_atomic
 from opendas.engines.outputs import Draw, write_full
 from opendas.errors import PrivacyError
-from opendas.files.atomic import write_atomic
 from opendas.files.geography_files import write_constraints, write_frame, write_spine
 from opendas.files.official_areas import official_areas_path, write_official_areas
 from opendas.intervals.tree_estimates import MeasuredTotals, check_totals

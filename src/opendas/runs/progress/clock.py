@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from opendas.files.atomic import write_atomic
+from opendas.custody.folders import write_atomic
 
 
 class Clock:

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from opendas.custody.account import EXPERIMENT
+from opendas.custody.folders import write_atomic
 from opendas.engines.local import WorkerPool, default_workers
 from opendas.engines.protocol import in_turn
 from opendas.errors import ConfigError
-from opendas.files.atomic import write_atomic
 from opendas.geography.frame import Frame
 from opendas.metrics.aggregate import project
 from opendas.metrics.errors import level_errors, levels_of

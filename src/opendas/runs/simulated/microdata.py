@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from opendas.arrays import Codes
+from opendas.custody.folders import make_folder
 from opendas.errors import ConfigError
 from opendas.files.area_files import areas_of
-from opendas.files.atomic import make_folder
 from opendas.files.replicate_files import (
     About,
     ReplicateFile,

@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 
 from opendas.arrays import Ints
+from opendas.custody.folders import make_folder, write_atomic
 from opendas.engines.local import WorkerPool, cores
 from opendas.engines.protocol import in_turn
 from opendas.errors import ConfigError
-from opendas.files.atomic import make_folder, write_atomic
 from opendas.files.mdf.layout import record_counts, record_frame
 from opendas.files.mdf.unit_types import UnitTypes
 from opendas.files.mdf.writing import PartFile

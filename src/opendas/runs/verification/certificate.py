@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from opendas.custody.account import AccountFacts
+from opendas.custody.folders import sha256_file
 from opendas.custody.stamps import DEMONSTRATION_FRAME, POPULATED_LEAVES, UNPROVEN_PART
 from opendas.errors import FormatError
-from opendas.files.atomic import sha256_file
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.measurement.protection import ProtectionMap
 from opendas.parts import ESTIMATORS, MECHANISMS

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from opendas.arrays import Ints
+from opendas.custody.folders import write_atomic
 from opendas.engines.checkpoint import Checkpoints
 from opendas.engines.drive import Estimation, estimate_spine
 from opendas.engines.local import workers_for
@@ -23,7 +24,6 @@ from opendas.engines.measurement_source import FileSource, check_measurement_fil
 from opendas.engines.outputs import FamilyFile, Leaves, Solved
 from opendas.engines.work import Worker
 from opendas.errors import CheckFailed, ConfigError
-from opendas.files.atomic import write_atomic
 from opendas.files.geography_files import read_constraint_table
 from opendas.files.mdf.unit_types import UnitTypes
 from opendas.files.parquet import open_parquet

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from opendas.arrays.kernels import inner
+from opendas.arrays.kernels import inner, mix
 from opendas.solvers.rounding.laminar import forest
 from opendas.solvers.rounding.network import Family, Nodes, solve_pass, sum_up
-from opendas.solvers.rounding.snapping import BITS, DONE, ONE, heap_order, mix, snap
+from opendas.solvers.rounding.snapping import BITS, DONE, ONE, heap_order, snap
 
 CROSSING, TOO_LARGE, VIOLATED, BROKEN = 3, 4, 5, 6
 

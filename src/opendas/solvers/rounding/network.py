@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from opendas.arrays.kernels import inner
+from opendas.arrays.kernels import inner, mix
 from opendas.solvers.rounding.flow import MAX_POTENTIAL, network_simplex
-from opendas.solvers.rounding.snapping import BITS, ONE, TIE_SHIFT, mix
+from opendas.solvers.rounding.snapping import BITS, ONE, TIE_SHIFT
 
 
 class Family(NamedTuple):

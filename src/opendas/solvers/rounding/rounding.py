@@ -126,7 +126,7 @@ def round_family(
 
     With ``h(c, S) = mix(mix(tie_keys[c]) ^ sum of mix(cell_keys[j]), j in S)`` shifted right by 24 bits (sums
     modulo 2**64, ``mix`` as in
-    :func:`opendas.solvers.rounding.snapping.mix`), ties of the last pass are broken by the least sum of
+    :func:`opendas.arrays.kernels.mix`), ties of the last pass are broken by the least sum of
     h(c, {j}) y[c, j] over cells, ties of earlier passes by the least sum of h(c, S) (Q y)[c, S] over the
     distinct rows S of the pass.
 

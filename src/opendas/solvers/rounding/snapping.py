@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls
-"""Split an estimate into integer parts and exact fractions, and the public hash that breaks ties.
+"""Split an estimate into integer parts and exact fractions.
 
 Axes: C children, n cells. Fractions are integers in units of 2**-20 (:data:`ONE`).
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from opendas.arrays.kernels import inner
+from opendas.arrays.kernels import inner, mix
 
 BITS = 20
 ONE = 1 << BITS
@@ -19,25 +19,6 @@ TIE_SHIFT = np.uint64(24)
 
 DONE, OUT_OF_RANGE, MISMATCH = 0, 1, 2
 _LARGEST = 2.0**40
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
-
-
-@njit(cache=True, nogil=True)
-def mix(z):
-    """Return the output of splitmix64, uint64, one step after state z: a public bijection of 64-bit words.
-
-    Notes
-    -----
-    Steele, Lea & Flood (2014), *Fast Splittable Pseudorandom Number Generators*, the variant of Java.
-    """
-    z = z + _GOLDEN
-    z = (z ^ (z >> _S30)) * _MIX_1
-    z = (z ^ (z >> _S27)) * _MIX_2
-    return z ^ (z >> _S31)
 
 
 @inner
