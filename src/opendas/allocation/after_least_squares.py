@@ -46,36 +46,22 @@ _MOST_LEVELS = 12
 
 @dataclass(frozen=True, slots=True)
 class LeastSquaresAllocation:
-    """An allocation over levels, top first.
-
-    Parameters
-    ----------
-    total : Fraction
-        epsilon or rho of all levels together.
-    shares : tuple of Fraction
-        Of each level; they sum to exactly 1. A level may get nothing.
-    objective : float
-        Weighted sum of the variances, in squared counts.
-    variances : tuple of (float or None)
-        Sum of the variances of the level's geounits after least squares; None where it is unbounded,
-        because neither the level nor any below it is measured.
-    gap : float or None
-        The objective is at most this part of itself above the least possible one, for shares before they
-        were rounded and noise of variance ``1 / (2 rho)``. None under pure differential privacy, where
-        nothing is proved.
-    supports : int
-        Sets of levels that were tried.
-    """
+    """An allocation over levels, top first."""
 
     kind: NoiseKind
     neighbours: Neighbours
-    total: Fraction
-    shares: tuple[Fraction, ...]
+    total: Fraction  # epsilon or rho of all levels together
+    shares: tuple[Fraction, ...]  # Of each level; they sum to exactly 1. A level may get nothing.
     weights: tuple[float, ...]
-    objective: float
+    objective: float  # weighted sum of the variances, in squared counts
+    # Sum of the variances of the level's geounits after least squares; None where it is unbounded, because
+    # neither the level nor any below it is measured.
     variances: tuple[float | None, ...]
+    # The objective is at most this part of itself above the least possible one, for shares before they were
+    # rounded and noise of variance ``1 / (2 rho)``. None under pure differential privacy, where nothing is
+    # proved.
     gap: float | None
-    supports: int
+    supports: int  # sets of levels that were tried
 
     @property
     def budgets(self) -> tuple[Fraction, ...]:
@@ -192,12 +178,8 @@ def least_squares_variances(
 def whole_shares(shares: Floats, unit: Fraction = SHARE_UNIT) -> tuple[Fraction, ...]:
     """Round shares to multiples of a unit that sum to exactly one, by largest remainders.
 
-    Parameters
-    ----------
-    shares : float64 (n,), >= 0
-        Adding up to one, but for the accuracy of floats. Zeros stay zero.
-    unit : Fraction
-        One over a whole number.
+    - `shares` (n,), >= 0: adding up to one, but for the accuracy of floats. Zeros stay zero.
+    - `unit`: one over a whole number.
     """
     positive = np.flatnonzero(shares > 0)
     parts = np.zeros(len(shares), dtype=np.int64)

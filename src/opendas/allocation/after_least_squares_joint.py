@@ -49,54 +49,27 @@ _RELATIVE = 1e-10
 
 @dataclass(frozen=True, slots=True)
 class JointRow:
-    """What an allocation achieves for one query group at one geolevel.
-
-    Parameters
-    ----------
-    answers : int
-        Number of answers: geounits times cells of the query group.
-    weight : float
-        Weight of the mean variance in the objective.
-    variance : float
-        Mean over geounits and answers of the variance after least squares, in squared counts.
-    invariant : bool
-        Published exactly.
-    """
+    """What an allocation achieves for one query group at one geolevel."""
 
     geolevel: str
     query: str
-    answers: int
-    weight: float
-    variance: float
-    invariant: bool
+    answers: int  # number of answers: geounits times cells of the query group
+    weight: float  # weight of the mean variance in the objective
+    variance: float  # mean over geounits and answers of the variance after least squares, in squared counts
+    invariant: bool  # published exactly
 
 
 @dataclass(frozen=True, slots=True)
 class JointAllocation:
-    """Shares of geolevels and query groups.
+    """Shares of geolevels and query groups."""
 
-    Parameters
-    ----------
-    budget : Budget
-        Exact, ready for a run.
-    objective : float
-        Weighted sum of mean variances, in squared counts.
-    gap : float
-        The objective, before shares were rounded, is at most this part of itself above the least possible.
-    uniform_objective : float
-        The same where every query group that may get budget has the same share.
-    rows : tuple of JointRow
-        One per target.
-    source : str
-        What the allocation was computed from, for plan and certificate.
-    """
-
-    budget: Budget
-    objective: float
+    budget: Budget  # exact, ready for a run
+    objective: float  # weighted sum of mean variances, in squared counts
+    # The objective, before shares were rounded, is at most this part of itself above the least possible.
     gap: float
-    uniform_objective: float
-    rows: tuple[JointRow, ...]
-    source: str = SOURCE
+    uniform_objective: float  # the same where every query group that may get budget has the same share
+    rows: tuple[JointRow, ...]  # one per target
+    source: str = SOURCE  # what the allocation was computed from, for plan and certificate
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer of ``opendas allocate RUN.toml --after-least-squares --json``, but for its text.
@@ -150,31 +123,19 @@ def allocate_queries_after_least_squares(
 ) -> JointAllocation:
     """Share rho over geolevels and query groups at once.
 
-    Parameters
-    ----------
-    product : Product
-        Its invariants count as known exactly.
-    spine : Spine
-        Public. Every geounit of a level has the level's share.
-    total : Fraction, int or str, > 0
-        rho.
-    targets : mapping of geolevel to mapping of query group to float
-        Weight of the mean variance of the answers of a query group at a geolevel; ``"*"`` stands for every
-        geolevel not named. Any query group of the product's attributes and recodes will do, measured or not.
-    measured : mapping of geolevel to sequence of str, optional
-        Query groups that may get budget; ``"*"`` as above. By default all that the product declares, at
-        every geolevel.
-    delta : Fraction
-        Where epsilon is quoted.
+    - `product`: its invariants count as known exactly.
+    - `spine`: public. Every geounit of a level has the level's share.
+    - `total`, > 0: rho.
+    - `targets`, geolevel -> query group -> weight of the mean variance of its answers there; ``"*"`` stands
+      for every geolevel not named. Any query group of the product's attributes and recodes will do, measured
+      or not.
+    - `measured`, geolevel -> sequence of str: query groups that may get budget; ``"*"`` as above. By default
+      all that the product declares, at every geolevel.
+    - `delta`: where epsilon is quoted.
 
-    Raises
-    ------
-    BudgetError
-        If the total is not positive or beyond all use, a weight is negative or all are zero, a geolevel is
-        not on the spine, the query groups of the leaves do not determine the targets, or geounits of one
-        level have different shares (bypassed parents).
-    ConfigError
-        If a query group is unknown, or an invariant holds for geounits that the spine divides.
+    Raises `BudgetError` if the total is not positive or beyond all use, a weight is negative or all are zero,
+    a geolevel is not on the spine, the query groups of the leaves do not determine the targets, or geounits
+    of one level have different shares (bypassed parents).
 
     Notes
     -----

@@ -38,23 +38,14 @@ _FAR = 40.0
 class Moments:
     """Error of clamped counts; all arrays have the shape of the counts.
 
-    Parameters
-    ----------
-    bias : float64 array
-        Expectation minus count, in counts; >= 0.
-    variance : float64 array
-        In squared counts.
-    mse : float64 array
-        Mean squared error about the count: variance plus squared bias.
-
     Notes
     -----
     What is below the smallest double, such as the error of integer noise at a budget above some 740, is 0.
     """
 
-    bias: Floats
-    variance: Floats
-    mse: Floats
+    bias: Floats  # expectation minus count, in counts; >= 0
+    variance: Floats  # in squared counts
+    mse: Floats  # mean squared error about the count: variance plus squared bias
 
 
 def clamped_moments(

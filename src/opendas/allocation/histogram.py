@@ -131,13 +131,7 @@ def unknown_counts(name: str, nodes: int | np.integer[Any], *, fixed: bool = Fal
 
 
 def whole_numbers(values: npt.ArrayLike | Sequence[object], what: str) -> Ints:
-    """Return whole numbers from 0 to 2**53 as int64.
-
-    Raises
-    ------
-    FormatError
-        Naming the first position that holds none. The value is not shown: it may be confidential.
-    """
+    """Return whole numbers from 0 to 2**53 as int64."""
     array = np.asarray(values)
     if array.dtype.kind == "b" or array.dtype.kind not in "iuf":
         if array.size:

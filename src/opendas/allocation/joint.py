@@ -38,17 +38,11 @@ _EVERY = "*"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """A query group at a geolevel.
-
-    Parameters
-    ----------
-    level : Level
-        Its released counts: one per geounit and cell of the group.
-    """
+    """A query group at a geolevel."""
 
     geolevel: str
     query: str
-    level: Level
+    level: Level  # its released counts: one per geounit and cell of the group
 
     @property
     def name(self) -> str:
@@ -58,25 +52,13 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueryAllocation:
-    """Shares of a budget over geolevels and query groups.
+    """Shares of a budget over geolevels and query groups."""
 
-    Parameters
-    ----------
-    budget : Budget
-        Exact: what a run takes.
-    optimum : Allocation
-        The optimum in binary numbers, with one level per pair.
-    errors : tuple of LevelError
-        Error of each pair at the exact budget.
-    source : str
-        Where the counts come from that the allocation was computed from.
-    """
-
-    budget: Budget
+    budget: Budget  # exact: what a run takes
     pairs: tuple[Pair, ...]
-    optimum: Allocation
-    errors: tuple[LevelError, ...]
-    source: str
+    optimum: Allocation  # the optimum in binary numbers, with one level per pair
+    errors: tuple[LevelError, ...]  # error of each pair at the exact budget
+    source: str  # where the counts come from that the allocation was computed from
 
     @property
     def objective(self) -> float:
@@ -113,22 +95,10 @@ class QueryAllocation:
 def pair_weights(pairs: Sequence[Pair], weights: Mapping[str, float]) -> tuple[float, ...]:
     """Weight of each pair from weights of geolevels, query groups and pairs.
 
-    Parameters
-    ----------
-    weights : mapping of str to float
-        Name -> factor. A name is a geolevel, a query group, ``geolevel/query``, or one of these with ``*``
-        for every other part (``block/*``, ``*/total``), which also tells apart a geolevel and a query group
-        of one name. All factors that apply are multiplied.
-
-    Returns
-    -------
-    tuple of float
-        1 where nothing applies.
-
-    Raises
-    ------
-    BudgetError
-        If a name fits nothing, or both a geolevel and a query group, or a factor is negative or not finite.
+    - `weights`: name -> factor. A name is a geolevel, a query group, ``geolevel/query``, or one of these with
+      ``*`` for every other part (``block/*``, ``*/total``), which also tells apart a geolevel and a query
+      group of one name. All factors that apply are multiplied.
+    - Returns: 1 where nothing applies.
 
     Examples
     --------
@@ -180,37 +150,14 @@ def allocate_queries(
 ) -> QueryAllocation:
     """Allocate over geolevels and query groups, for one run.
 
-    Parameters
-    ----------
-    pairs : sequence of Pair
-        Released counts; public.
-    geolevels : sequence of str
-        All geolevels of the run, top first; those without a pair get no budget.
-    mechanism : str or Mechanism
-        ``discrete-gaussian`` or ``discrete-laplace``.
-    source : str
-        Where the counts come from, for the plan and the certificate.
-    total, mse : Fraction, int or str
-        The total budget, or a target for the weighted sum of mean squared errors: one of them.
-    weights : sequence of float, optional
-        One per pair, see :func:`pair_weights`. They multiply sums over counts, so that at equal weights a
-        query group of many cells counts for many.
-    neighbours : str
-    delta : Fraction
-        For the budget; changes nothing here.
-
-    Returns
-    -------
-    QueryAllocation
-        Shares sum to exactly 1 over geolevels, and over the query groups of each geolevel.
-
-    Raises
-    ------
-    ConfigError
-        If not exactly one of `total` and `mse` is given, the mechanism is not one of a run, no source is
-        given, or a pair is there twice or at no geolevel of the run.
-    BudgetError
-        As :func:`~opendas.allocation.programs_6_7.allocate_total` and ``allocate_target``.
+    - `pairs`: released counts; public.
+    - `geolevels`: all geolevels of the run, top first; those without a pair get no budget.
+    - `mechanism`: ``discrete-gaussian`` or ``discrete-laplace``.
+    - `total`, `mse`: the total budget, or a target for the weighted sum of mean squared errors: one of them.
+    - `weights`: one per pair, see :func:`pair_weights`. They multiply sums over counts, so that at equal
+      weights a query group of many cells counts for many.
+    - `delta`: for the budget; changes nothing here.
+    - Returns: shares sum to exactly 1 over geolevels, and over the query groups of each geolevel.
     """
     kind = noise_kind(mechanism)
     if not kind.is_integer:

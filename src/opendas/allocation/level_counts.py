@@ -44,20 +44,10 @@ class LevelCounts:
 def read_level_counts(path: Path | str) -> LevelCounts:
     """Read levels from JSON.
 
-    Parameters
-    ----------
-    path : Path or str
-        ``{"levels": [{"name": "state", "values": [1052567], "mult": [1]}, ...], "source": "..."}``: the
-        distinct counts of a level and how many nodes have each. Without ``mult`` every value is one node;
-        ``"nodes": 25181`` in place of both says how many nodes there are, and nothing of their counts;
-        ``"fixed": true`` marks counts that are published exactly. ``source`` is optional.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such file.
-    FormatError
-        Naming file and field of everything that is wrong. Counts are not shown.
+    `path`: ``{"levels": [{"name": "state", "values": [1052567], "mult": [1]}, ...], "source": "..."}``: the
+    distinct counts of a level and how many nodes have each. Without ``mult`` every value is one node;
+    ``"nodes": 25181`` in place of both says how many nodes there are, and nothing of their counts; ``"fixed":
+    true`` marks counts that are published exactly. ``source`` is optional.
     """
     path = Path(path)
     document = _document(path)

@@ -41,11 +41,6 @@ class NoiseKind(StrEnum):
 def noise_kind(name: str | Mechanism | NoiseKind) -> NoiseKind:
     """Return the kind of a name.
 
-    Raises
-    ------
-    ConfigError
-        If there is none; says which there are.
-
     Examples
     --------
     >>> noise_kind("laplace").loss_name
@@ -63,13 +58,7 @@ def noise_kind(name: str | Mechanism | NoiseKind) -> NoiseKind:
 
 
 def relation(name: str | Neighbours) -> Neighbours:
-    """Return the neighbour relation of a name.
-
-    Raises
-    ------
-    ConfigError
-        If there is none.
-    """
+    """Return the neighbour relation of a name."""
     try:
         return Neighbours(str(name))
     except ValueError:
@@ -87,9 +76,6 @@ def sensitivity_factor(neighbours: str | Neighbours) -> Fraction:
     ``epsilon / 2``; the squared L2 sensitivity is 2, so that rho buys the noise of ``rho / 2``. The factor
     is the same for all kinds.
 
-    Returns
-    -------
-    Fraction
-        1 unbounded, 1/2 bounded.
+    Returns: 1 unbounded, 1/2 bounded.
     """
     return Fraction(1, relation(neighbours).l1)

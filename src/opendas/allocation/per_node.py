@@ -37,26 +37,14 @@ _PARTS = 10**15
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeAllocation:
-    """Budgets of the nodes of a tree.
-
-    Parameters
-    ----------
-    total : Fraction
-        What every way from a root to a leaf spends, exactly.
-    units : tuple of int64 (g,)
-        Per level, top first: budget of each node, in units of ``total / parts``.
-    objective : float
-        Weighted sum of squared errors before clamping, at the optimum.
-    per_level : float
-        The same for the best budgets that are equal within each level.
-    """
+    """Budgets of the nodes of a tree."""
 
     kind: NoiseKind
-    total: Fraction
-    units: tuple[Ints, ...]
+    total: Fraction  # what every way from a root to a leaf spends, exactly
+    units: tuple[Ints, ...]  # (g,): per level, top first: budget of each node, in units of ``total / parts``
     parts: int
-    objective: float
-    per_level: float
+    objective: float  # weighted sum of squared errors before clamping, at the optimum
+    per_level: float  # the same for the best budgets that are equal within each level
 
     def budgets(self, level: int) -> Floats:
         """Return float64 (g,): budget of each node of a level."""

@@ -38,20 +38,15 @@ _WIDEST_WEIGHTS = 1e30
 
 @dataclass(frozen=True, slots=True)
 class LevelError:
-    """Error of one level, summed over its nodes.
-
-    Parameters
-    ----------
-    bias2, variance, mse : float or None
-        In squared counts; None where the level has no budget, so that the error has no bound.
-    known : bool
-        False where the counts are unknown: then this is the error before clamping, which is an upper bound.
-    """
+    """Error of one level, summed over its nodes."""
 
     name: str
+    # bias2, variance, mse: in squared counts; None where the level has no budget, so that the error has no
+    # bound.
     bias2: float | None
     variance: float | None
     mse: float | None
+    # False where the counts are unknown: then this is the error before clamping, which is an upper bound.
     known: bool = True
 
     @property

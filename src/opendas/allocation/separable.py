@@ -47,20 +47,12 @@ def level_slopes(
 ) -> tuple[Floats, Floats, Floats]:
     """Slopes of the summed mean squared error of each level.
 
-    Parameters
-    ----------
-    code : int
-        Of the kind of noise.
-    budgets : float64 (l,)
-        At sensitivity 1.
-    counts : int64 (v,), mult : float64 (v,)
-        Distinct counts, ascending within a level, and numbers of nodes.
-    starts : int64 (l + 1,)
-
-    Returns
-    -------
-    log_factor, slope, curvature : float64 (l,)
-        Minus the slope, and the second derivative times the budget, over ``exp(log_factor)``.
+    - `code`: of the kind of noise.
+    - `budgets` (l,): at sensitivity 1.
+    - `counts`, `mult` (v,): distinct counts, ascending within a level, and numbers of nodes.
+    - `starts` (l + 1,).
+    - Returns `log_factor`, `slope`, `curvature` (l,): minus the slope, and the second derivative times the
+      budget, over ``exp(log_factor)``.
     """
     scale, slopes, curvatures = (
         np.empty(len(budgets)),
@@ -277,17 +269,12 @@ def _table_error(b: float, counts: Ints, mult: Floats) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Separable:
-    """The objective of program (6) over levels that have a positive weight: Ko et al. (2025), equation (5).
-
-    Parameters
-    ----------
-    weights : float64 (l,), > 0
-    """
+    """The objective of program (6) over levels of positive weight: Ko et al. (2025), equation (5)."""
 
     levels: Sequence[Level]
     kind: NoiseKind
     neighbours: Neighbours
-    weights: Floats
+    weights: Floats  # (l,), > 0
     _counts: Ints = field(init=False)
     _mult: Floats = field(init=False)
     _starts: Ints = field(init=False)
@@ -337,13 +324,8 @@ class Separable:
         Both are decreasing in the budget, by convexity; the derivative lies near -3 for epsilon and near -2
         for rho, and falls without bound where whole-number noise is mostly 0.
 
-        Parameters
-        ----------
-        log_budgets : float64 (l,)
-
-        Returns
-        -------
-        log_slope, derivative : float64 (l,)
+        - `log_budgets` (l,).
+        - Returns `log_slope`, `derivative` (l,).
         """
         scale, slope, curvature = level_slopes(
             self._code, np.exp(log_budgets) * self._factor, self._counts, self._mult, self._starts

@@ -31,16 +31,7 @@ SMALLEST_BUDGET, LARGEST_BUDGET = 1e-12, 1e15
 
 
 def checked_total(total: Fraction | int | str, what: str = "total") -> Fraction:
-    """Read a total budget that can be shared out.
-
-    Raises
-    ------
-    BudgetError
-        If it is not positive, or outside ``SMALLEST_BUDGET`` to ``LARGEST_BUDGET``: floats then still hold
-        every share and every error.
-    ConfigError
-        If it is no exact number.
-    """
+    """Read a total budget that can be shared out."""
     exact = parse_fraction(total, what)
     if exact <= 0:
         raise BudgetError(f"{what}: {format_fraction(exact)} is not positive.")
@@ -59,30 +50,18 @@ _LONGEST = 4.0  # of one step, in the logarithm
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Optimum:
-    """Where all slopes are equal.
+    """Where all slopes are equal."""
 
-    Parameters
-    ----------
-    budgets : float64 (l,)
-    multiplier : float
-        By how much the objective falls per unit of budget, at the margin; 0 below the smallest double.
-    """
-
-    budgets: Floats
+    budgets: Floats  # (l,)
+    # By how much the objective falls per unit of budget, at the margin; 0 below the smallest double.
     multiplier: float
 
 
 def minimise_error(problem: Separable, total: float) -> Optimum:
     """Find the least weighted error at a total budget: Ko et al. (2025), program (6).
 
-    Parameters
-    ----------
-    total : float, > 0
-
-    Returns
-    -------
-    Optimum
-        Budgets sum to the total to the last digits.
+    - `total`, > 0.
+    - Returns: budgets sum to the total to the last digits.
     """
 
     def spent(t: float, log_budgets: Floats, rates: Floats) -> tuple[float, float]:
@@ -96,17 +75,7 @@ def minimise_error(problem: Separable, total: float) -> Optimum:
 
 
 def minimise_budget(problem: Separable, target: float) -> Optimum:
-    """Find the least total budget for a weighted error: Ko et al. (2025), program (7).
-
-    Parameters
-    ----------
-    target : float, > 0
-
-    Raises
-    ------
-    BudgetError
-        If the budget would lie outside ``SMALLEST_BUDGET`` to ``LARGEST_BUDGET``.
-    """
+    """Find the least total budget for a weighted error: Ko et al. (2025), program (7)."""
     reach = [problem.objective(_power_rule(problem, total)) for total in (SMALLEST_BUDGET, LARGEST_BUDGET)]
     if target <= reach[1]:  # the rule is no optimum, above all for whole-number noise
         reach[1] = problem.objective(minimise_error(problem, LARGEST_BUDGET).budgets)
@@ -212,10 +181,7 @@ def _search(
 def _level_budgets(problem: Separable, t: float, start: Floats) -> tuple[Floats, Floats]:
     """Find the budget of each level at which its log slope is t.
 
-    Returns
-    -------
-    log_budgets, rates : float64 (l,)
-        Logarithm of the budget, and its derivative in t.
+    Returns `log_budgets`, `rates` (l,): logarithm of the budget, and its derivative in t.
     """
     u = start
     low, high = np.full(len(u), -np.inf), np.full(len(u), np.inf)
@@ -268,22 +234,10 @@ _PRECISION = 10**7
 def exact_split(budgets: Sequence[float], total: Fraction) -> tuple[Fraction, ...]:
     """Share out an exact total in the proportions of binary numbers.
 
-    Parameters
-    ----------
-    budgets : sequence of float, >= 0
-        At least one is positive.
-    total : Fraction, > 0
-
-    Returns
-    -------
-    tuple of Fraction
-        Every share rounded down to a multiple of a power of ten, and what is left added to the largest, so
-        that the sum is exactly `total`. A zero stays zero, and a positive budget positive.
-
-    Raises
-    ------
-    BudgetError
-        If no budget is positive.
+    - `budgets`, >= 0: at least one is positive.
+    - `total`, > 0.
+    - Returns: every share rounded down to a multiple of a power of ten, and what is left added to the
+      largest, so that the sum is exactly `total`. A zero stays zero, and a positive budget positive.
 
     Examples
     --------
@@ -305,14 +259,8 @@ def exact_split(budgets: Sequence[float], total: Fraction) -> tuple[Fraction, ..
 def rounded_up(budgets: Sequence[float]) -> tuple[Fraction, ...]:
     """Round each budget up to a multiple of a power of ten, by less than one part in ten million.
 
-    Parameters
-    ----------
-    budgets : sequence of float, >= 0
-
-    Returns
-    -------
-    tuple of Fraction
-        Each above the budget, also where the last digits of the binary number are not right.
+    - `budgets`, >= 0.
+    - Returns: each above the budget, also where the last digits of the binary number are not right.
     """
     exact = [Fraction(float(budget)) for budget in budgets]
     positive = [budget for budget in exact if budget > 0]

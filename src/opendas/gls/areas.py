@@ -43,24 +43,12 @@ BATCH = 400
 
 @dataclass(frozen=True, eq=False)
 class _Messages:
-    """Upward messages of some geounits: their totals by their subtrees, or the sums of their children.
+    """Upward messages of some geounits: their totals by their subtrees, or the sums of their children."""
 
-    Parameters
-    ----------
-    kind : int64 (g,)
-        Kind of each geounit.
-    covariance : Extended
-        ``V`` or ``S`` of each kind.
-    information : tuple of float64 (kinds, b, d, d) or None
-        The inverse of ``S``.
-    mean : float64 (g, k, e) or None
-        ``x`` or ``y`` in block order.
-    """
-
-    kind: Ints
-    covariance: Extended
-    information: Stacks | None = None
-    mean: Floats | None = None
+    kind: Ints  # (g,): kind of each geounit
+    covariance: Extended  # ``V`` or ``S`` of each kind
+    information: Stacks | None = None  # (kinds, b, d, d): the inverse of ``S``
+    mean: Floats | None = None  # (g, k, e): ``x`` or ``y`` in block order
 
     @classmethod
     def of(cls, known: SubtreeEstimates, information: Operators | None = None) -> _Messages:
@@ -88,46 +76,26 @@ def _different(*columns: Ints) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """A step up the tree.
+    """A step up the tree."""
 
-    Parameters
-    ----------
-    parent : int64 (children,)
-        Of each child.
-    leaves : int64 (parents,)
-        Number of leaves below each parent.
-    own, together : callable
-        Give the upward messages of some children, and of the sums of the children of some parents, by their
-        numbers, ascending.
-    """
-
-    parent: Ints
-    leaves: Ints
+    parent: Ints  # (children,): of each child
+    leaves: Ints  # (parents,): number of leaves below each parent
+    # own, together: give the upward messages of some children, and of the sums of the children of some
+    # parents, by their numbers, ascending.
     own: Callable[[Ints], _Messages]
     together: Callable[[Ints], _Messages]
 
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """Pairs of an area and a geounit, sorted by area and then by geounit.
+    """Pairs of an area and a geounit, sorted by area and then by geounit."""
 
-    Parameters
-    ----------
-    area, geounit : int64 (p,)
-        The geounit by its number in the whole level.
-    leaves : int64 (p,)
-        Number of leaves of the area below the geounit.
-    weight : float64 (p,)
-        The weight of all leaves below the geounit, where it is one.
-    slot : int64 (p,)
-        Place among what is carried; -1 where one weight says all.
-    """
-
+    # area, geounit (p,): the geounit by its number in the whole level.
     area: Ints
     geounit: Ints
-    leaves: Ints
-    weight: Floats
-    slot: Ints
+    leaves: Ints  # (p,): number of leaves of the area below the geounit
+    weight: Floats  # (p,): the weight of all leaves below the geounit, where it is one
+    slot: Ints  # (p,): place among what is carried; -1 where one weight says all
 
     def slice(self, here: slice) -> _Pairs:
         """Return some of the pairs."""
@@ -183,21 +151,9 @@ def area_covariances(
 ) -> Extended:
     """Return the covariance of the sum over each of some sets of leaves, from a plan alone.
 
-    Parameters
-    ----------
-    tree : CollapsedTree
-        With its geounits.
-    known : sequence of UpwardMessage
-        From :func:`opendas.gls.collapsed.upward`.
-    area, leaf : int (p,)
-        Set and leaf of each membership, each pair once, in any order. Sets may overlap.
-    areas : int
-        Number of sets. One without members has variance zero.
-
-    Returns
-    -------
-    Extended
-        One class for each set.
+    - `area`, `leaf` (p,): set and leaf of each membership, each pair once, in any order. Sets may overlap.
+    - `areas`: number of sets. One without members has variance zero.
+    - Returns: one class for each set.
 
     Notes
     -----
@@ -233,26 +189,15 @@ def area_estimates(
 ) -> Estimates:
     """Return the estimate and covariance of weighted sums over leaves.
 
-    Parameters
-    ----------
-    sweep : Sweep
-        Its answers of leaves are asked for once more, of families that an area divides.
-    area, leaf : int (p,)
-        Area, counted from 0, and leaf of each membership, each pair once, in any order. Areas may overlap.
-    weight : float64 (p,), optional
-        Of each membership; 1 by default.
-    areas : int, optional
-        Number of areas; by default as many as are named. One without members is zero, exactly.
+    - `sweep`: its answers of leaves are asked for once more, of families that an area divides.
+    - `area`, `leaf` (p,): area, counted from 0, and leaf of each membership, each pair once, in any order.
+      Areas may overlap.
+    - `weight` (p,): of each membership; 1 by default.
+    - `areas`: number of areas; by default as many as are named. One without members is zero, exactly.
+    - Returns: one row for each area; ``level`` is -1.
 
-    Returns
-    -------
-    Estimates
-        One row for each area; ``level`` is -1.
-
-    Raises
-    ------
-    EstimationError
-        If a leaf is not in the tree or twice in an area, or a weight is not a finite number.
+    Raises `EstimationError` if a leaf is not in the tree or twice in an area, or a weight is not a finite
+    number.
 
     Notes
     -----
@@ -374,15 +319,9 @@ def _carry(
 def _gather(pairs: _Pairs, parent: Ints, leaves: Ints) -> tuple[_Pairs, Ints, Ints, Ints]:
     """Go one level up: gather the children of each pair of an area and a parent.
 
-    Returns
-    -------
-    pairs : _Pairs
-    mixed : int64 (t,)
-        Positions in `pairs` of those that must be carried.
-    inside : int64 (i,)
-        Positions, among the pairs below, of what enters them.
-    row : int64 (i,)
-        Which of the mixed each enters; ascending.
+    - Returns `mixed` (t,): positions in `pairs` of those that must be carried.
+    - Returns `inside` (i,): positions, among the pairs below, of what enters them.
+    - Returns `row` (i,): which of the mixed each enters; ascending.
     """
     up = parent[pairs.geounit]
     starts = np.flatnonzero((np.diff(pairs.area, prepend=-1) != 0) | (np.diff(up, prepend=-1) != 0))
@@ -400,21 +339,13 @@ def _gather(pairs: _Pairs, parent: Ints, leaves: Ints) -> tuple[_Pairs, Ints, In
 
 @dataclass(frozen=True, eq=False)
 class _Parts:
-    """The different parts of sums: one of a kind of geounits, and what is carried of it or its weight.
+    """The different parts of sums: one of a kind of geounits, and what is carried of it or its weight."""
 
-    Parameters
-    ----------
-    part : int64 (i,)
-        Number of each part that was looked at.
-    kind, carried : int64 (parts,)
-        Kind of geounits, and class of what is carried; -1 for one weight.
-    weight : float64 (parts,)
-    """
-
-    part: Ints
+    part: Ints  # (i,): number of each part that was looked at
+    # kind, carried (parts,): kind of geounits, and class of what is carried; -1 for one weight.
     kind: Ints
     carried: Ints
-    weight: Floats
+    weight: Floats  # (parts,)
 
     @classmethod
     def of(cls, carried: _Carried, pairs: _Pairs, inside: Ints, kind: Ints) -> _Parts:

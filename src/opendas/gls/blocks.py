@@ -35,17 +35,10 @@ class Partition:
     It sees a function on the levels only through its sums over groups. Functions orthogonal to the indicators
     of all coarse partitions are seen by the levels themselves alone, and all alike: they form one space, of
     whatever dimension, that is never written out.
-
-    Parameters
-    ----------
-    of_level : int64 (n,)
-        Group of each level.
-    groups : int
-        Number of groups ``k``; some may have no level.
     """
 
-    of_level: Ints
-    groups: int
+    of_level: Ints  # (n,): group of each level
+    groups: int  # number of groups ``k``; some may have no level
 
     @classmethod
     def total(cls, levels: int) -> Partition:
@@ -65,18 +58,10 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttributeBasis:
-    """An orthonormal basis of the functions that coarse partitions can tell apart.
+    """An orthonormal basis of the functions that coarse partitions can tell apart."""
 
-    Parameters
-    ----------
-    vectors : float64 (n, r or r - 1)
-        The constant first, then what each partition adds, from the coarsest.
-    inside : int
-        Dimension of the rest. If it is not zero, the rest counts as one more coordinate, the last.
-    """
-
-    vectors: Floats
-    inside: int
+    vectors: Floats  # (n, r or r - 1): the constant first, then what each partition adds, from the coarsest
+    inside: int  # Dimension of the rest. If it is not zero, the rest counts as one more coordinate, the last.
 
     @property
     def coordinates(self) -> int:
@@ -112,10 +97,7 @@ class AttributeBasis:
 def attribute_basis(levels: int, partitions: Iterable[Partition]) -> AttributeBasis:
     """Find a basis for the partitions in use.
 
-    Parameters
-    ----------
-    partitions : iterable of int (n,)
-        Total and levels themselves need not be among them.
+    `partitions` (n,): total and levels themselves need not be among them.
 
     Notes
     -----
@@ -165,41 +147,24 @@ _CHUNK = 20_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """The blocks of one dimension.
+    """The blocks of one dimension."""
 
-    Parameters
-    ----------
-    matrices : float64 (q, b, d, d)
-        ``Q'Q`` of each query group on each block.
-    coordinates : int64 (copies, d)
-        Coordinates of every copy of every block, copies of one block side by side.
-    starts : int64 (b,)
-        First copy of each block.
-    """
-
-    matrices: Floats
+    matrices: Floats  # (q, b, d, d): ``Q'Q`` of each query group on each block
+    # (copies, d): coordinates of every copy of every block, copies of one block side by side.
     coordinates: Ints
-    starts: Ints
+    starts: Ints  # (b,): first copy of each block
 
 
 @dataclass(frozen=True, eq=False)
 class BlockKinds:
-    """The blocks of one dimension, over dense categories (:mod:`opendas.gls.cells`).
+    """The blocks of one dimension, over dense categories (:mod:`opendas.gls.cells`)."""
 
-    Parameters
-    ----------
-    dimension : int
-        ``d``.
-    offsets, copies : int64 (b,)
-        Coordinate ``delta`` of copy ``j`` stands at ``offsets + delta * copies + j`` in block order.
-    matrices : float64 (q, b, k d, k d)
-        ``Q'Q`` of each query group; row ``kappa * d + delta``.
-    """
-
-    dimension: int
+    dimension: int  # ``d``
+    # offsets, copies (b,): coordinate ``delta`` of copy ``j`` stands at ``offsets + delta * copies + j`` in
+    # block order.
     offsets: Ints
     copies: Ints
-    matrices: Floats
+    matrices: Floats  # (q, b, k d, k d): ``Q'Q`` of each query group; row ``kappa * d + delta``
 
     @property
     def placement(self) -> Placement:
@@ -209,17 +174,11 @@ class BlockKinds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowClasses:
-    """The rows of a query group, alike rows together.
+    """The rows of a query group, alike rows together."""
 
-    Parameters
-    ----------
-    of_row : int64 (m,)
-        Class of each row. Rows of one class have the same variance in every geounit.
-    outer : tuple of float64 (k, b, d, d)
-        For each dimension of blocks, the sum over copies of the outer product of a row's coefficients.
-    """
-
-    of_row: Ints
+    of_row: Ints  # (m,): class of each row. Rows of one class have the same variance in every geounit.
+    # (k, b, d, d): for each dimension of blocks, the sum over copies of the outer product of a row's
+    # coefficients.
     outer: tuple[Floats, ...]
 
     def __len__(self) -> int:
@@ -236,10 +195,7 @@ class RowClasses:
     def standard_error(self, covariance: Extended, counts: Ints) -> tuple[float, float]:
         """Return the mean and the largest standard error over geounits and rows, in counts.
 
-        Parameters
-        ----------
-        counts : int64 (c,)
-            Geounits with each covariance.
+        `counts` (c,): geounits with each covariance.
         """
         errors = np.sqrt(self.variances(covariance))
         weights = np.bincount(self.of_row, minlength=len(self))
@@ -257,31 +213,19 @@ class RowClasses:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Algebra:
-    """Blocks of a schema under some query groups.
+    """Blocks of a schema under some query groups."""
 
-    Parameters
-    ----------
-    partitions : tuple of mapping of factor name to int (n_a,)
-        Per attribute, the partitions that factors of query groups stand for.
-    queries : tuple of str
-        Query groups that the blocks were made for, in the order of the matrices.
-    blocks : tuple of Blocks
-        By dimension, the smallest first.
-    """
-
+    # For each attribute: factor of a query group -> the partition of levels that it stands for.
     partitions: tuple[Mapping[str, Partition], ...]
     bases: tuple[AttributeBasis, ...]
-    queries: tuple[str, ...]
-    blocks: tuple[Blocks, ...]
+    queries: tuple[str, ...]  # query groups that the blocks were made for, in the order of the matrices
+    blocks: tuple[Blocks, ...]  # by dimension, the smallest first
 
     def information(self, weights: Floats) -> Extended:
         """Return the information of measurements, one class for each row of weights.
 
-        Parameters
-        ----------
-        weights : float64 (c, q)
-            Per query group one over the variance of its noise; 0 where it is not measured, infinite where
-            it is known exactly.
+        `weights` (c, q): per query group one over the variance of its noise; 0 where it is not measured,
+        infinite where it is known exactly.
         """
         exact = np.isinf(weights)
         some = np.where(exact, 0.0, weights)
@@ -348,15 +292,9 @@ def _partitions(schema: Schema, recodes: Sequence[Recode]) -> tuple[dict[str, Pa
 def build_algebra(schema: Schema, recodes: Sequence[Recode], queries: Sequence[QueryGroup]) -> Algebra:
     """Split the cell space into blocks for the query groups that are measured or published exactly.
 
-    Parameters
-    ----------
-    recodes : sequence of Recode
-        Those that the query groups, or those asked for later, use.
+    `recodes`: those that the query groups, or those asked for later, use.
 
-    Raises
-    ------
-    ConfigError
-        If recodes cross so much that a block is too large for one matrix per geounit.
+    Raises `ConfigError` if recodes cross so much that a block is too large for one matrix per geounit.
     """
     partitions = _partitions(schema, recodes)
     factors = [

@@ -54,22 +54,16 @@ ROUNDING = 1e-11
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """How the entries of an operator follow from its blocks. Made by :meth:`build`.
+    """How the entries of an operator follow from its blocks. Made by :meth:`build`."""
 
-    Parameters
-    ----------
-    kind, place : int64 (e,)
-        Of each cell of the other attributes.
-    across, within : tuple of float64 (b, d, d, a, a)
-        Per dimension of blocks: what each of their entries adds between two places, and within one beside.
-    column, category : int64 (n,)
-        Cell of the other attributes, and dense category, of every cell of the domain.
-    """
-
+    # kind, place (e,): of each cell of the other attributes.
     kind: Ints
     place: Ints
+    # across, within (b, d, d, a, a): per dimension of blocks: what each of their entries adds between two
+    # places, and within one beside.
     across: tuple[Floats, ...]
     within: tuple[Floats, ...]
+    # column, category (n,): cell of the other attributes, and dense category, of every cell of the domain.
     column: Ints
     category: Ints
 
@@ -84,16 +78,10 @@ class Pairs:
     ) -> Pairs | None:
         """Find the form with the fewest kinds; None where there is none.
 
-        Parameters
-        ----------
-        cell : int64 (k, e)
-            Cell at each place.
-        shape : tuple of int
-            Of the other attributes.
-        bases : sequence of AttributeBasis
-            Of each of them.
-        basis : float64 (e, e)
-            Each coordinate, in block order, as a function of the other cells.
+        - `cell` (k, e): cell at each place.
+        - `shape`: of the other attributes.
+        - `bases`: of each of them.
+        - `basis` (e, e): each coordinate, in block order, as a function of the other cells.
         """
         candidates = sorted(_candidates(shape, bases), key=lambda pair: int(pair[0].max()))
         if not candidates or candidates[0][0].max() >= MOST_OTHER_KINDS:
@@ -223,52 +211,26 @@ _NOTHING = Attribute("(nothing)", ("all",))
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """Cells of a product as dense categories times blocks. Made by :meth:`build`.
+    """Cells of a product as dense categories times blocks. Made by :meth:`build`."""
 
-    Parameters
-    ----------
-    queries : tuple of QueryGroup
-        In the order of every axis ``q``.
-    possible : bool (k, e)
-        Cells that are no structural zero; depends on the dense category alone.
-    cell : int64 (k, e)
-        Cell at each place.
-    kinds : tuple of BlockKinds
-        By dimension, the smallest first.
-    transform : Transform
-        Of cells of the other attributes into coordinates.
-    algebra : Algebra
-        Of the other attributes.
-    others : Workload
-        Query groups of the other attributes.
-    shares : tuple of float64 (k,)
-        Per query group, one over the number of draws in the answer of each dense category's rows.
-    """
-
-    queries: tuple[QueryGroup, ...]
-    possible: Bools
-    cell: Ints
-    kinds: tuple[BlockKinds, ...]
-    transform: Transform
-    algebra: Algebra
-    others: Workload
+    queries: tuple[QueryGroup, ...]  # in the order of every axis ``q``
+    possible: Bools  # (k, e): cells that are no structural zero; depends on the dense category alone
+    cell: Ints  # (k, e): cell at each place
+    kinds: tuple[BlockKinds, ...]  # by dimension, the smallest first
+    transform: Transform  # of cells of the other attributes into coordinates
+    algebra: Algebra  # of the other attributes
+    others: Workload  # query groups of the other attributes
+    # (k,): per query group, one over the number of draws in the answer of each dense category's rows.
     shares: tuple[Floats, ...]
 
     @classmethod
     def build(cls, product: Product, queries: Sequence[QueryGroup], closing: Bools) -> Domain:
         """Choose the dense attributes and find the blocks of the others.
 
-        Parameters
-        ----------
-        queries : sequence of QueryGroup
-            All that are measured or published exactly, at any geolevel.
-        closing : bool (B, n)
-            Cells of each bound that closes its cells in some leaf.
+        - `queries`: all that are measured or published exactly, at any geolevel.
+        - `closing` (B, n): cells of each bound that closes its cells in some leaf.
 
-        Raises
-        ------
-        ConfigError
-            If a matrix would have more than 1,000 rows.
+        Raises `ConfigError` if a matrix would have more than 1,000 rows.
         """
         schema = product.schema
         told: list[Ints | Bools] = [product.possible[None], closing]

@@ -45,27 +45,14 @@ from opendas.gls.information import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CollapsedLevel:
-    """The classes of one level.
+    """The classes of one level."""
 
-    Parameters
-    ----------
-    own : int64 (u,)
-        Class of the noise of each class of subtree.
-    children : sparse float64 (u, u of the level below) or None
-        How many children of each class a subtree has; None at the leaves.
-    parent : int64 (p,)
-        Place, in the level above, of the parent; zeros at the top.
-    subtree : int64 (p,)
-        Class of the subtree.
-    geounits : int64 (p,)
-        How many geounits stand at each context.
-    """
-
-    own: Ints
+    own: Ints  # (u,): class of the noise of each class of subtree
+    # (u, u of the level below): how many children of each class a subtree has; None at the leaves.
     children: sparse.csr_array | None
-    parent: Ints
-    subtree: Ints
-    geounits: Ints
+    parent: Ints  # (p,): place, in the level above, of the parent; zeros at the top
+    subtree: Ints  # (p,): class of the subtree
+    geounits: Ints  # (p,): how many geounits stand at each context
 
     @property
     def tables(self) -> sparse.csr_array:
@@ -77,15 +64,11 @@ class CollapsedLevel:
 
 @dataclass(frozen=True, eq=False)
 class CollapsedTree:
-    """A tree as classes of geounits, top first. Made by :meth:`of`, :meth:`of_hierarchy` or :meth:`even`.
-
-    Parameters
-    ----------
-    parents, subtrees : tuple of int64 (g,)
-        Per level, parent and class of subtree of each geounit; empty where none is named.
-    """
+    """A tree as classes of geounits, top first. Made by :meth:`of`, :meth:`of_hierarchy` or :meth:`even`."""
 
     levels: tuple[CollapsedLevel, ...]
+    # parents, subtrees (g,): per level, parent and class of subtree of each geounit; empty where none is
+    # named.
     parents: tuple[Ints, ...] = ()
     subtrees: tuple[Ints, ...] = ()
 
@@ -93,12 +76,9 @@ class CollapsedTree:
     def of(cls, parents: Sequence[Ints], own: Sequence[Ints] | None = None) -> CollapsedTree:
         """Find equal subtrees.
 
-        Parameters
-        ----------
-        parents : sequence of int64 (g,)
-            Per level, top first: parent of each geounit; zeros at the top. Every geounit has a leaf below.
-        own : sequence of int64 (g,), optional
-            Class of each geounit's noise; by default one for each level.
+        - `parents` (g,): per level, top first: parent of each geounit; zeros at the top. Every geounit has a
+          leaf below.
+        - `own` (g,): class of each geounit's noise; by default one for each level.
         """
         last = len(parents) - 1
         kind, noise = np.zeros(len(parents[last]), dtype=np.int64), np.zeros(1, dtype=np.int64)
@@ -136,15 +116,7 @@ class CollapsedTree:
         Children are distributed as evenly as whole numbers allow, and all geounits of a level have the same
         noise.
 
-        Parameters
-        ----------
-        sizes : sequence of int, > 0
-            Geounits of each level, top first; no level has fewer than the one above.
-
-        Raises
-        ------
-        GeographyError
-            If the numbers shrink on the way down.
+        `sizes`, > 0: geounits of each level, top first; no level has fewer than the one above.
 
         Examples
         --------
@@ -231,22 +203,12 @@ def families(
 ) -> tuple[sparse.csr_array, Ints, Ints]:
     """Find parents whose children are of the same classes.
 
-    Parameters
-    ----------
-    parent, kind : int64 (g,)
-        Of each child.
-    shape : tuple of int
-        Number of parents, and of classes of children.
-    own : int64 (parents,), optional
-        Something else that tells parents apart.
-
-    Returns
-    -------
-    counts : sparse float64 (u, kinds)
-        How many children of each class the different parents have.
-    first : int64 (u,)
-        One of each.
-    which : int64 (parents,)
+    - `parent`, `kind` (g,): of each child.
+    - `shape`: number of parents, and of classes of children.
+    - `own` (parents,): something else that tells parents apart.
+    - Returns `counts` (u, kinds): how many children of each class the different parents have.
+    - Returns `first` (u,): one of each.
+    - Returns `which` (parents,).
 
     Notes
     -----
@@ -288,17 +250,10 @@ def _with_contexts(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UpwardMessage:
-    """Upward message of one level: what the subtrees say about their own totals, by class of subtree.
+    """Upward message of one level: what the subtrees say about their own totals, by class of subtree."""
 
-    Parameters
-    ----------
-    covariance : Extended
-        ``V`` of the geounit's total.
-    children, below : Extended or None
-        ``S`` of the sum of the children's estimates, and its inverse; None at the leaves.
-    """
-
-    covariance: Extended
+    covariance: Extended  # ``V`` of the geounit's total
+    # children, below: ``S`` of the sum of the children's estimates, and its inverse; None at the leaves.
     children: Extended | None = None
     below: Extended | None = None
 
@@ -315,17 +270,9 @@ def upward(
 ) -> tuple[UpwardMessage, ...]:
     """Pass information up a tree.
 
-    Parameters
-    ----------
-    information : sequence of Extended
-        Per level, of each class of noise.
-    plain : bool
-        The leaves' own measurements determine everything, and nothing is exact.
-
-    Returns
-    -------
-    tuple of UpwardMessage
-        Top first.
+    - `information`: per level, of each class of noise.
+    - `plain`: the leaves' own measurements determine everything, and nothing is exact.
+    - Returns: top first.
 
     Notes
     -----
@@ -344,11 +291,6 @@ def downward(
     tree: CollapsedTree, known: Sequence[UpwardMessage], *, plain: bool = False
 ) -> tuple[Extended, ...]:
     """Return the covariance of each context's total from all measurements, per level, top first.
-
-    Parameters
-    ----------
-    plain : bool
-        As for :func:`upward`.
 
     Notes
     -----
@@ -398,10 +340,7 @@ def _step(
 def covariances(tree: CollapsedTree, information: Sequence[Extended]) -> tuple[Extended, ...]:
     """Return the covariance of the least-squares estimate at each context, per level, top first.
 
-    Parameters
-    ----------
-    information : sequence of Extended
-        Per level, of each class of noise.
+    `information`: per level, of each class of noise.
     """
     return downward(tree, upward(tree, information))
 
@@ -411,21 +350,14 @@ class Trace:
     """A weighted sum of the variances of all estimates, as a function of precisions, and its derivatives.
 
     Every level's measurements are the same in all its geounits, and those of the leaves determine everything.
-
-    Parameters
-    ----------
-    matrices : tuple of float64 (q, b, d, d)
-        For each dimension, ``Q'Q`` of each query group on each block.
-    wanted : tuple of float64 (q, b, d, d)
-        What the sum of the variances of a query group's rows is of the covariance of each block: the sum
-        over rows, and copies of the block, of the outer products of a row's coefficients.
-    targets : float64 (levels, q)
-        Weight of each query group's variances, summed over rows and geounits of the level.
     """
 
     tree: CollapsedTree
-    matrices: Stacks
+    matrices: Stacks  # (q, b, d, d): for each dimension, ``Q'Q`` of each query group on each block
+    # (q, b, d, d): what the sum of the variances of a query group's rows is of the covariance of each block:
+    # the sum over rows, and copies of the block, of the outer products of a row's coefficients.
     wanted: Stacks
+    # (levels, q): weight of each query group's variances, summed over rows and geounits of the level.
     targets: Floats
 
     @classmethod

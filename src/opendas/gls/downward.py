@@ -36,23 +36,14 @@ from opendas.gls.upward import (
 
 @dataclass(frozen=True, eq=False)
 class Estimates:
-    """Least-squares estimates of consecutive geounits from all measurements.
-
-    Parameters
-    ----------
-    mean : float64 (g, n)
-        Unbiased estimates; zero outside the allowed cells, and without meaning in unknown directions.
-    covariance : Operators
-        Their covariances.
-    unknown : Operators or None
-        Positive on directions that no measurement sees; None for none.
-    """
+    """Least-squares estimates of consecutive geounits from all measurements."""
 
     level: int
     first: int
+    # (g, n): unbiased estimates; zero outside the allowed cells, and without meaning in unknown directions.
     mean: Floats
-    covariance: Operators
-    unknown: Operators | None = None
+    covariance: Operators  # their covariances
+    unknown: Operators | None = None  # positive on directions that no measurement sees; None for none
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -164,17 +155,11 @@ def _step(
 ) -> SubtreeEstimates:
     """Go from parents to their children.
 
-    Parameters
-    ----------
-    given : SubtreeEstimates
-        The parents, from everything.
-    together : SubtreeEstimates
-        Sums of what the children's subtrees say.
-    allowed : bool (p, k)
-    own : SubtreeEstimates
-        What each child's subtree says.
-    family : int64 (g,)
-        Parent of each child, as a position in `given`.
+    - `given`: the parents, from everything.
+    - `together`: sums of what the children's subtrees say.
+    - `allowed` (p, k).
+    - `own`: what each child's subtree says.
+    - `family` (g,): parent of each child, as a position in `given`.
     """
     information, _ = dual(together.covariance, together.unknown, allowed, plain=plain)
     if plain:

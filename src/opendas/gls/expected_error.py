@@ -33,25 +33,14 @@ _NARROWEST = 1e-30
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRow:
-    """Expected error of one query group in the geounits of one geolevel or the areas of one entity category.
+    """Expected error of one query group in the geounits of a geolevel or the areas of an entity category."""
 
-    Parameters
-    ----------
-    kind : str
-        ``"geolevel"`` or ``"entity"``.
-    name : str
-        Geolevel or entity category.
-    areas : int
-        Number of geounits or entities.
-    mean_sd, max_sd : float
-        Mean and largest standard error of an answer over areas and rows, in counts; infinite where an answer
-        cannot be estimated from what is measured.
-    """
-
-    kind: str
-    name: str
+    kind: str  # ``"geolevel"`` or ``"entity"``
+    name: str  # geolevel or entity category
     query: str
-    areas: int
+    areas: int  # number of geounits or entities
+    # mean_sd, max_sd: mean and largest standard error of an answer over areas and rows, in counts; infinite
+    # where an answer cannot be estimated from what is measured.
     mean_sd: float
     max_sd: float
 

@@ -24,18 +24,13 @@ from opendas.gls.expected_error import ExpectedError, ExpectedRow
 
 @dataclass(frozen=True, slots=True)
 class GainRow:
-    """Expected error of one query group at one geolevel, by estimator.
-
-    Parameters
-    ----------
-    topdown, informed : float
-        Mean standard error of an answer, in counts, over geounits and rows; infinite where an answer cannot
-        be estimated.
-    """
+    """Expected error of one query group at one geolevel, by estimator."""
 
     geolevel: str
     query: str
     geounits: int
+    # topdown, informed: mean standard error of an answer, in counts, over geounits and rows; infinite where
+    # an answer cannot be estimated.
     topdown: float
     informed: float
 
@@ -95,15 +90,8 @@ def _pull(parent: Ints, multiple: Floats, exponent: int) -> Floats:
 def top_down_variances(expected: ExpectedError, query: str) -> tuple[Floats, ...]:
     """Return the variance of each kind of row in each geounit, by level of the spine.
 
-    Parameters
-    ----------
-    expected : ExpectedError
-        Of the plan; :meth:`~opendas.gls.expected_error.ExpectedError.rows` tells the kinds of rows.
-
-    Returns
-    -------
-    tuple of float64 (g, k)
-        In squared counts; infinite where nothing says how a parent divides.
+    - `expected`: of the plan; :meth:`~opendas.gls.expected_error.ExpectedError.rows` tells the kinds of rows.
+    - Returns (g, k): in squared counts; infinite where nothing says how a parent divides.
 
     Notes
     -----
@@ -161,10 +149,7 @@ def top_down_rows(
 def gain_rows(expected: ExpectedError, queries: Iterable[str]) -> tuple[GainRow, ...]:
     """Compare the expected errors of plain TopDown and of the informed estimator.
 
-    Returns
-    -------
-    tuple of GainRow
-        For every official geolevel of the spine, top first, and within it every query group.
+    Returns: for every official geolevel of the spine, top first, and within it every query group.
     """
     names = tuple(queries)
     levels = [level.name for level in expected.spine.levels if level.official]
@@ -180,12 +165,9 @@ def gain_rows(expected: ExpectedError, queries: Iterable[str]) -> tuple[GainRow,
 def mean_coefficients(expected: ExpectedError) -> Floats:
     """Return how much each level's own variance counts in the mean variance of each level.
 
-    Returns
-    -------
-    float64 (levels, levels)
-        The mean over a level's geounits of an answer's variance is this row times the variances that the
-        answer has by the own measurements of a geounit of each level (without invariants). Depends on the
-        spine and the shares of geounits, not on the query groups.
+    Returns (levels, levels): the mean over a level's geounits of an answer's variance is this row times the
+    variances that the answer has by the own measurements of a geounit of each level (without invariants).
+    Depends on the spine and the shares of geounits, not on the query groups.
     """
     levels = expected.spine.levels
     exponent = _exponent(expected)

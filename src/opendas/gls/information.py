@@ -106,17 +106,11 @@ def _dual_matrices(finite: Floats, infinite: Floats | None) -> tuple[Floats, Flo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extended:
-    """Symmetric positive semidefinite matrices that may be infinite in some directions.
+    """Symmetric positive semidefinite matrices that may be infinite in some directions."""
 
-    Parameters
-    ----------
-    finite : tuple of float64 (c, b, d, d)
-        One stack for each dimension of blocks; zero in the directions of `infinite`.
-    infinite : tuple of float64 (c, b, d, d) or None
-        Positive in the directions where a matrix is infinite; None for nowhere.
-    """
-
+    # (c, b, d, d): one stack for each dimension of blocks; zero in the directions of `infinite`.
     finite: Stacks
+    # (c, b, d, d): positive in the directions where a matrix is infinite; None for nowhere.
     infinite: Stacks | None = None
 
     def __len__(self) -> int:
@@ -145,10 +139,7 @@ class Extended:
         On the directions where it is infinite the inverse is zero, on those where it is zero the inverse
         is infinite, and in between it is the inverse of the matrix restricted to what is left.
 
-        Parameters
-        ----------
-        plain : bool
-            Every matrix is positive definite, and infinite nowhere.
+        `plain`: every matrix is positive definite, and infinite nowhere.
         """
         if plain:
             return Extended(tuple(_inverse(stack) for stack in self.finite))
@@ -172,16 +163,10 @@ def summed(counts: sparse.csr_array, stack: Floats) -> Floats:
 
 
 class Regression(NamedTuple):
-    """A sum below geounits as ``gain @ total + rest``, the rest independent of the geounit's total.
+    """A sum below geounits as ``gain @ total + rest``, the rest independent of the geounit's total."""
 
-    Parameters
-    ----------
-    gain : float64 (c, b, r, d)
-    rest, loose : float64 (c, b, r, r)
-        Covariance of the rest, and the directions in which it is unknown.
-    """
-
-    gain: Floats
+    gain: Floats  # (c, b, r, d)
+    # rest, loose (c, b, r, r): covariance of the rest, and the directions in which it is unknown.
     rest: Floats
     loose: Floats | None
 
@@ -198,16 +183,11 @@ def regression(
     Given the total of a geounit, what is inside its subtree depends on nothing outside: this is all that the
     way down, and sums over leaves that are no geounit, need to know.
 
-    Parameters
-    ----------
-    cross : float64 (c, b, d, d)
-        ``C``: covariance of the sum with the sum of all children, from their subtrees.
-    square : float64 (c, b, d, d)
-        Covariance of the sum.
-    total, information : float64 (c, b, d, d)
-        Covariance ``S`` of the sum of all children, and its inverse.
-    unknown : (through, lost, total), optional
-        The unknown directions of cross, square and total, where there are some.
+    - `cross` (c, b, d, d): ``C``: covariance of the sum with the sum of all children, from their subtrees.
+    - `square` (c, b, d, d): covariance of the sum.
+    - `total`, `information` (c, b, d, d): covariance ``S`` of the sum of all children, and its inverse.
+    - `unknown` (through, lost, total): the unknown directions of cross, square and total, where there are
+      some.
 
     Notes
     -----
@@ -241,18 +221,12 @@ def conditional(
 ) -> tuple[Floats, Floats, Floats]:
     """Take one step down a tree: from what all measurements say of parents to the same of their children.
 
-    Parameters
-    ----------
-    own, total, information, given : float64 (c, b, d, d)
-        ``V`` of each child from its subtree, ``S`` of the sum of its family and the inverse, ``Var`` of its
-        parent.
-    unknown : (float64 (c, b, d, d) or None) each
-        The unknown directions of `own`, `total` and `given`; None for none.
-
-    Returns
-    -------
-    gain, covariance, unknown : float64 (c, b, d, d)
-        ``V S^-1``, and ``Var`` of each child: ``V + V (S^-1 Var S^-1 - S^-1) V``, where nothing is unknown.
+    - `own`, `total`, `information`, `given` (c, b, d, d): ``V`` of each child from its subtree, ``S`` of the
+      sum of its family and the inverse, ``Var`` of its parent.
+    - `unknown` (float64 (c, b, d, d) or None) each: the unknown directions of `own`, `total` and `given`;
+      None for none.
+    - Returns `gain`, `covariance`, `unknown` (c, b, d, d): ``V S^-1``, and ``Var`` of each child: ``V + V
+      (S^-1 Var S^-1 - S^-1) V``, where nothing is unknown.
     """
     mine, sums, above = unknown
     loose = None if mine is None or sums is None else (mine, mine, sums)

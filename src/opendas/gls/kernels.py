@@ -19,32 +19,18 @@ from opendas.arrays.kernels import inner
 
 
 class Transform(NamedTuple):
-    """Reflections that turn cells of the other attributes into coordinates in block order.
+    """Reflections that turn cells of the other attributes into coordinates in block order."""
 
-    Parameters
-    ----------
-    axes : int64 (r, 3)
-        Of each reflection, in order: cells before, size and cells after its attribute.
-    vectors : float64 (r, m)
-        Of length ``sqrt(2)``, or zero.
-    order : int64 (e,)
-        Coordinate that stands at each place in block order.
-    """
-
-    axes: Ints
-    vectors: Floats
-    order: Ints
+    axes: Ints  # (r, 3): of each reflection, in order: cells before, size and cells after its attribute
+    vectors: Floats  # (r, m): of length ``sqrt(2)``, or zero
+    order: Ints  # (e,): coordinate that stands at each place in block order
 
 
 class Placement(NamedTuple):
-    """Where the blocks of one dimension stand in block order.
+    """Where the blocks of one dimension stand in block order."""
 
-    Parameters
-    ----------
-    offsets, copies : int64 (b,)
-        Coordinate ``delta`` of copy ``j`` of block ``b`` stands at ``offsets[b] + delta * copies[b] + j``.
-    """
-
+    # offsets, copies (b,): coordinate ``delta`` of copy ``j`` of block ``b`` stands at ``offsets[b] + delta *
+    # copies[b] + j``.
     offsets: Ints
     copies: Ints
     dimension: int
@@ -108,12 +94,8 @@ def _backward(row: Floats, transform: Transform, out: Floats) -> None:
 def to_blocks(x: Floats, transform: Transform, allowed: Bools, out: Floats) -> None:
     """Turn cells into coordinates in block order; overwrites `x`.
 
-    Parameters
-    ----------
-    x, out : float64 (N, k, e)
-        `out` is zero on entry.
-    allowed : bool (N, k)
-        Categories that are not allowed hold zeros and are left out.
+    - `x`, `out` (N, k, e): `out` is zero on entry.
+    - `allowed` (N, k): categories that are not allowed hold zeros and are left out.
     """
     for n in range(x.shape[0]):
         for g in range(x.shape[1]):
@@ -184,13 +166,9 @@ def _apply(
 def apply_blocks(x: Floats, stack: Floats, which: Ints, placement: Placement, out: Floats) -> None:
     """Set the blocks of one dimension of ``out = A x``.
 
-    Parameters
-    ----------
-    x, out : float64 (N, k, e)
-        In block order.
-    stack : float64 (U, b, k d, k d)
-    which : int64 (N,)
-        Matrix of each vector.
+    - `x`, `out` (N, k, e): in block order.
+    - `stack` (U, b, k d, k d).
+    - `which` (N,): matrix of each vector.
     """
     rows = np.empty(stack.shape[2], dtype=np.int64)
     for n in range(x.shape[0]):
@@ -226,10 +204,8 @@ def supported(
 ) -> None:
     """Set ``out = A x`` over support cells, float64 (C, s), where all blocks have dimension one.
 
-    Parameters
-    ----------
-    category, column : int64 (s,)
-        Dense category (among those in `stack`) and place among the other attributes of each cell.
+    `category`, `column` (s,): dense category (among those in `stack`) and place among the other attributes of
+    each cell.
     """
     categories, size = stack.shape[2], transform.order.shape[0]
     cells, first, second = np.empty((3, categories, size))
@@ -253,12 +229,8 @@ def invert(stack: Floats, rows: Bools, out: Floats) -> bool:
 
     Returns False where a matrix is not positive definite.
 
-    Parameters
-    ----------
-    stack, out : float64 (U, b, s, s)
-        `out` is zero on entry.
-    rows : bool (U, s)
-        Rows and columns to invert; the others of `out` are left as they are.
+    - `stack`, `out` (U, b, s, s): `out` is zero on entry.
+    - `rows` (U, s): rows and columns to invert; the others of `out` are left as they are.
     """
     # V = (P*)^-1 on the allowed rows: Cholesky's factor L, its inverse in place, and L^-T L^-1.
     size = stack.shape[2]
@@ -319,16 +291,12 @@ def spread(
 ) -> None:
     """Add ``w Q' m`` of one query group to the allowed cells of each geounit.
 
-    Parameters
-    ----------
-    answers : int64 (N, m)
-    weights : float64 (N,)
-    shares : float64 (k,)
-        Part of the weight that rows of each dense category have.
-    rows : int32 (k, e)
-        Row of the query group that counts each cell.
-    allowed : bool (N, k)
-    out : float64 (N, k, e)
+    - `answers` (N, m).
+    - `weights` (N,).
+    - `shares` (k,): part of the weight that rows of each dense category have.
+    - `rows` (k, e): row of the query group that counts each cell.
+    - `allowed` (N, k).
+    - `out` (N, k, e).
     """
     # Cumings-Menon et al. (2024), equation (3.3), its right-hand side: b = sum over q of w_q Q_q' m_q.
     for n in range(answers.shape[0]):

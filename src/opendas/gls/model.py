@@ -37,57 +37,27 @@ LEAST_VARIANCE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class ExactAnswers:
-    """Exact answers of one query group at one geolevel.
+    """Exact answers of one query group at one geolevel."""
 
-    Parameters
-    ----------
-    query : int
-        Position in the model's query groups.
-    answers : int64 (g, m)
-    """
-
-    query: int
-    answers: Ints
+    query: int  # position in the model's query groups
+    answers: Ints  # (g, m)
 
 
 @dataclass(frozen=True, eq=False)
 class ModelLevel:
-    """One level of a tree, or consecutive geounits of it.
-
-    Parameters
-    ----------
-    name : str
-        Geolevel.
-    first : int
-        Number of the first geounit in the whole level.
-    parent : int64 (g,)
-        Number of each geounit's parent in the whole level above; zeros at the top.
-    weights : float64 (c, q)
-        One over the variance of each query group's noise; 0 where it is not measured.
-    own : int64 (g,)
-        Row of `weights` of each geounit.
-    measured : tuple of int
-        Query groups that are measured here, in the order in which answers come.
-    patterns : bool (u, k)
-        Different masks: dense categories that a geounit may use.
-    pattern : int64 (g,)
-        Mask of each geounit.
-    exact : tuple of ExactAnswers
-        Published exactly here and at no geolevel below. What they imply above is found, not given.
-    joint : JointTotal or None
-        A total published exactly for several geounits together.
-    """
+    """One level of a tree, or consecutive geounits of it."""
 
     name: str
-    first: int
-    parent: Ints
-    weights: Floats
-    own: Ints
-    measured: tuple[int, ...]
-    patterns: Bools
-    pattern: Ints
+    first: int  # number of the first geounit in the whole level
+    parent: Ints  # (g,): number of each geounit's parent in the whole level above; zeros at the top
+    weights: Floats  # (c, q): one over the variance of each query group's noise; 0 where it is not measured
+    own: Ints  # (g,): row of `weights` of each geounit
+    measured: tuple[int, ...]  # query groups that are measured here, in the order in which answers come
+    patterns: Bools  # (u, k): different masks: dense categories that a geounit may use
+    pattern: Ints  # (g,): mask of each geounit
+    # Published exactly here and at no geolevel below. What they imply above is found, not given.
     exact: tuple[ExactAnswers, ...] = ()
-    joint: JointTotal | None = None
+    joint: JointTotal | None = None  # a total published exactly for several geounits together
 
     def __len__(self) -> int:
         return len(self.parent)

@@ -24,16 +24,8 @@ Stacks = tuple[Floats, ...]
 def inverse(stack: Floats, allowed: Bools, dimension: int) -> Floats:
     """Invert matrices on the allowed rows, with zeros elsewhere.
 
-    Parameters
-    ----------
-    stack : float64 (U, b, k d, k d)
-        Zero outside the allowed rows and columns, positive definite inside.
-    allowed : bool (U, k)
-
-    Raises
-    ------
-    EstimationError
-        If a matrix is not positive definite.
+    - `stack` (U, b, k d, k d): zero outside the allowed rows and columns, positive definite inside.
+    - `allowed` (U, k).
     """
     found = np.zeros_like(stack)
     if not invert(stack, np.repeat(allowed, dimension, axis=1), found):
@@ -43,19 +35,11 @@ def inverse(stack: Floats, allowed: Bools, dimension: int) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Operators:
-    """Symmetric operators of N geounits.
-
-    Parameters
-    ----------
-    stacks : tuple of float64 (U, b, k d, k d)
-        The different operators, one stack for each dimension of blocks.
-    which : int64 (N,)
-        Which of them each geounit has.
-    """
+    """Symmetric operators of N geounits."""
 
     domain: Domain
-    stacks: Stacks
-    which: Ints
+    stacks: Stacks  # (U, b, k d, k d): the different operators, one stack for each dimension of blocks
+    which: Ints  # (N,): which of them each geounit has
 
     @classmethod
     def of(cls, domain: Domain, stacks: Sequence[Floats]) -> Operators:
@@ -182,10 +166,7 @@ class Operators:
 def numbered(codes: Ints, most: int) -> tuple[Ints, Ints, Ints]:
     """Return what ``np.unique(codes, return_index=True, return_inverse=True)`` does, counting if it can.
 
-    Parameters
-    ----------
-    codes : int64 (N,)
-        From 0 to `most` - 1.
+    `codes` (N,): from 0 to `most` - 1.
     """
     if most > 4 * len(codes) + 256:  # a table would cost more than sorting
         found, first, inverse = np.unique(codes, return_index=True, return_inverse=True)

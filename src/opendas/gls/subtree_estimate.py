@@ -28,20 +28,12 @@ def dual(
 ) -> tuple[Operators, Operators | None]:
     """Invert information to covariance, or covariance to information, on the allowed categories.
 
-    Parameters
-    ----------
-    finite : Operators
-        Zero outside the allowed categories.
-    infinite : Operators or None
-        Positive where the operator is infinite; None for nowhere.
-    allowed : bool (N, k)
-    plain : bool
-        Every operator is positive definite on its allowed categories, and infinite nowhere.
-
-    Returns
-    -------
-    finite, infinite : Operators, Operators or None
-        Of the inverses; a direction in which the one is zero is one in which the other is infinite.
+    - `finite`: zero outside the allowed categories.
+    - `infinite`: positive where the operator is infinite; None for nowhere.
+    - `allowed` (N, k).
+    - `plain`: every operator is positive definite on its allowed categories, and infinite nowhere.
+    - Returns `finite`, `infinite`: of the inverses; a direction in which the one is zero is one in which the
+      other is infinite.
     """
     if plain:
         return finite.inverse(allowed), None
@@ -78,21 +70,11 @@ def dual(
 
 @dataclass(frozen=True, eq=False)
 class SubtreeEstimates:
-    """Estimates of consecutive geounits, or of groups of them, from their subtrees.
+    """Estimates of consecutive geounits, or of groups of them, from their subtrees."""
 
-    Parameters
-    ----------
-    covariance : Operators
-        ``V``.
-    unknown : Operators or None
-        ``U``: directions of which nothing is known; None for none.
-    mean : float64 (N, k, e)
-        ``x`` in block order; without meaning in unknown directions.
-    """
-
-    covariance: Operators
-    unknown: Operators | None
-    mean: Floats
+    covariance: Operators  # ``V``
+    unknown: Operators | None  # ``U``: directions of which nothing is known; None for none
+    mean: Floats  # (N, k, e): ``x`` in block order; without meaning in unknown directions
 
     @classmethod
     def joined(cls, parts: Sequence[SubtreeEstimates]) -> SubtreeEstimates:
@@ -121,15 +103,10 @@ def subtree_estimates(
 ) -> SubtreeEstimates:
     """Turn information into an estimate.
 
-    Parameters
-    ----------
-    precision, exact : Operators
-        ``P`` and ``M``, zero outside the allowed categories.
-    linear, exact_linear : float64 (N, k, e)
-        ``b`` and ``r`` in block order.
-    allowed : bool (N, k)
-    plain : bool
-        See :func:`dual`.
+    - `precision`, `exact`: ``P`` and ``M``, zero outside the allowed categories.
+    - `linear`, `exact_linear` (N, k, e): ``b`` and ``r`` in block order.
+    - `allowed` (N, k).
+    - `plain`: see :func:`dual`.
     """
     covariance, unknown = dual(precision, exact, allowed, plain=plain)
     if exact is None or exact_linear is None:

@@ -44,31 +44,21 @@ CHUNK = 250_000
 
 @dataclass(frozen=True, eq=False)
 class UpwardMessages:
-    """What the subtrees of consecutive geounits say about their own totals.
-
-    Parameters
-    ----------
-    precision : Operators
-        ``P*`` of each geounit, zero outside its allowed cells.
-    linear : float64 (g, n) or None
-        ``b*``, zero outside the allowed cells. None at the leaves, where it is that of a geounit's own
-        answers and found when needed (:func:`placed_linear`).
-    weights : float64 (g, q)
-        Weight that each query group would have in ``P*`` if nothing were masked and all children were alike.
-    exact : Operators or None
-        ``M``: positive on what the subtree knows exactly; None where nothing is. A solver that holds the
-        constraints of the run needs no more: what is exact is among them, or follows from them.
-    exact_linear : float64 (g, n) or None
-        ``r``, with ``M x = r``. None at the leaves.
-    """
+    """What the subtrees of consecutive geounits say about their own totals."""
 
     level: int
     first: int
-    precision: Operators
+    precision: Operators  # ``P*`` of each geounit, zero outside its allowed cells
+    # (g, n): ``b*``, zero outside the allowed cells. None at the leaves, where it is that of a geounit's own
+    # answers and found when needed (:func:`placed_linear`).
     linear: Floats | None
+    # (g, q): weight that each query group would have in ``P*`` if nothing were masked and all children were
+    # alike.
     weights: Floats
+    # ``M``: positive on what the subtree knows exactly; None where nothing is. A solver that holds the
+    # constraints of the run needs no more: what is exact is among them, or follows from them.
     exact: Operators | None = None
-    exact_linear: Floats | None = None
+    exact_linear: Floats | None = None  # (g, n): ``r``, with ``M x = r``. None at the leaves.
 
     def __len__(self) -> int:
         return len(self.precision)
@@ -81,28 +71,15 @@ class UpwardMessages:
 
 @dataclass(frozen=True, eq=False)
 class ChildSums:
-    """What all children of consecutive geounits say together about the geounits.
+    """What all children of consecutive geounits say together about the geounits."""
 
-    Parameters
-    ----------
-    level, first : int
-        Of the parents.
-    covariance : Operators
-        ``S``, one for each parent.
-    mean : float64 (g, n)
-        ``y``.
-    weights : float64 (g, q)
-        One over the sum, over the children, of one over their weights.
-    unknown : Operators or None
-        Positive on what the children say nothing about; None for nothing.
-    """
-
+    # level, first: of the parents.
     level: int
     first: int
-    covariance: Operators
-    mean: Floats
-    weights: Floats
-    unknown: Operators | None = None
+    covariance: Operators  # ``S``, one for each parent
+    mean: Floats  # (g, n): ``y``
+    weights: Floats  # (g, q): one over the sum, over the children, of one over their weights
+    unknown: Operators | None = None  # positive on what the children say nothing about; None for nothing
 
     def __len__(self) -> int:
         return len(self.covariance)
@@ -115,22 +92,12 @@ class ChildSums:
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """All upward messages of a tree, for the pass down. Made by :func:`up_sweep`.
-
-    Parameters
-    ----------
-    statistics : tuple of UpwardMessages
-        Of each level, top first.
-    below : tuple of ChildSums
-        What lies below the geounits of each level but the last.
-    full : callable
-        Gives noisy answers once more (:data:`Full`).
-    """
+    """All upward messages of a tree, for the pass down. Made by :func:`up_sweep`."""
 
     model: TreeModel
-    statistics: tuple[UpwardMessages, ...]
-    below: tuple[ChildSums, ...]
-    full: Full
+    statistics: tuple[UpwardMessages, ...]  # of each level, top first
+    below: tuple[ChildSums, ...]  # what lies below the geounits of each level but the last
+    full: Full  # gives noisy answers once more (:data:`Full`)
 
     def known(self, number: int, chosen: Ints) -> SubtreeEstimates:
         """Return the estimates of some geounits of a level from their subtrees; numbers ascend."""
@@ -197,22 +164,10 @@ def up_statistics(
 ) -> tuple[UpwardMessages, ...]:
     """Return what the subtrees of some geounits say about them, highest level first.
 
-    Parameters
-    ----------
-    ranges : mapping of level to (first, stop)
-        Consecutive levels; the children of the geounits of one are the geounits of the next. Those of the
-        highest need not be whole families.
-    full : callable
-        Gives the noisy answers (:data:`Full`).
-    lowest : UpwardMessages, optional
-        What is known of the geounits of the lowest level, where it is not that of the leaves.
-    sums : callable, optional
-        Gives sums of the leaves' answers (:data:`Sums`), where they need not be taken from `full`.
-
-    Raises
-    ------
-    EstimationError
-        If the levels do not follow each other, or what is given of the lowest does not fit.
+    - `ranges`, level -> (first, stop): consecutive levels; the children of the geounits of one are the
+      geounits of the next. Those of the highest need not be whole families.
+    - `lowest`: what is known of the geounits of the lowest level, where it is not that of the leaves.
+    - `sums`: gives sums of the leaves' answers (:data:`Sums`), where they need not be taken from `full`.
 
     Notes
     -----
@@ -364,14 +319,10 @@ def leaf_known(
 def families(level: ModelLevel, first: int, last: int) -> tuple[Ints, Ints, Ints]:
     """Return how consecutive geounits, whole families, are put together.
 
-    Returns
-    -------
-    parents : int64 (p,)
-    starts : int64 (t + 1,)
-        Where each family begins, among the geounits; where a divided geounit's parts hold a total together,
-        where each divided geounit begins.
-    groups : int64 (p + 1,)
-        Where the families (or the divided geounits) of each parent begin.
+    - Returns `parents` (p,).
+    - Returns `starts` (t + 1,): where each family begins, among the geounits; where a divided geounit's parts
+      hold a total together, where each divided geounit begins.
+    - Returns `groups` (p + 1,): where the families (or the divided geounits) of each parent begin.
     """
     parent = level.parent[first - level.first : last - level.first]
     cuts = np.flatnonzero(np.diff(parent, prepend=-1))
@@ -395,15 +346,10 @@ def conditioned(
 ) -> SubtreeEstimates:
     """Condition the sums over the parts of divided geounits on their exact totals.
 
-    Parameters
-    ----------
-    number : int
-        Level of the parts.
-    chosen : int64 (t,)
-        Numbers of the divided geounits.
-    parts : SubtreeEstimates
-        The sums.
-    allowed : bool (t, k)
+    - `number`: level of the parts.
+    - `chosen` (t,): numbers of the divided geounits.
+    - `parts`: the sums.
+    - `allowed` (t, k).
     """
     joint = model.levels[number].joint
     if joint is None:
@@ -485,26 +431,13 @@ def _pooled_leaves(model: TreeModel, leaves: UpwardMessages, starts: Ints, sums:
 
 @dataclass(frozen=True, eq=False)
 class _Groups:
-    """Leaves of one family with the same mask and noise: one sum of integers, one right-hand side.
+    """Leaves of one family with the same mask and noise: one sum of integers, one right-hand side."""
 
-    Parameters
-    ----------
-    low : int
-        Place of the first leaf.
-    group : int64 (g,)
-        Of each leaf; those of one family follow each other.
-    first : int64 (G,)
-        Place of the first leaf of each group.
-    family : int64 (G,)
-        Of each group.
-    leaf_starts, starts : int64 (families + 1,)
-        Where the leaves, and the groups, of each family begin.
-    """
-
-    low: int
-    group: Ints
-    first: Ints
-    family: Ints
+    low: int  # place of the first leaf
+    group: Ints  # (g,): of each leaf; those of one family follow each other
+    first: Ints  # (G,): place of the first leaf of each group
+    family: Ints  # (G,): of each group
+    # leaf_starts, starts (families + 1,): where the leaves, and the groups, of each family begin.
     leaf_starts: Ints
     starts: Ints
 

@@ -30,22 +30,13 @@ NO_NOISE = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Estimated:
-    """Least-squares estimates of sums of cells.
+    """Least-squares estimates of sums of cells."""
 
-    Parameters
-    ----------
-    value, variance : float64 (a, t)
-        The variance is infinite where the measurements say nothing.
-    kinds : tuple of NoiseSum
-        Laws of errors that are not normal, divided by their standard deviation.
-    kind : int64 (a, t)
-        Law of each error in `kinds`; -1 for the normal law.
-    """
-
+    # value, variance (a, t): the variance is infinite where the measurements say nothing.
     value: Floats
     variance: Floats
-    kinds: tuple[NoiseSum, ...]
-    kind: Ints
+    kinds: tuple[NoiseSum, ...]  # laws of errors that are not normal, divided by their standard deviation
+    kind: Ints  # (a, t): law of each error in `kinds`; -1 for the normal law
 
     def half_widths(self, confidence: float) -> tuple[Floats, npt.NDArray[np.int8]]:
         """Return half the width of each interval, float64 (a, t), and the number of its law in `LAWS`."""
@@ -65,23 +56,12 @@ class Estimated:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Areas:
-    """Sets of leaves.
+    """Sets of leaves."""
 
-    Parameters
-    ----------
-    number : int
-        Of areas.
-    which : int64 (p,)
-        Area of each member.
-    leaf : int64 (p,)
-        Its leaf: position on the spine.
-    weight : float64 (p,)
-    """
-
-    number: int
-    which: Ints
-    leaf: Ints
-    weight: Floats
+    number: int  # of areas
+    which: Ints  # (p,): area of each member
+    leaf: Ints  # (p,): its leaf: position on the spine
+    weight: Floats  # (p,)
 
     def take(self, chosen: Ints) -> Areas:
         """Return some of the areas, in ascending order of their numbers."""
@@ -105,33 +85,20 @@ class EstimateSource(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Intervals:
-    """Estimates of true counts, and intervals around them.
+    """Estimates of true counts, and intervals around them."""
 
-    Parameters
-    ----------
-    confidence : float
-        Stated level: the least probability, over the noise, with which an interval holds the true count.
-    estimate : float64 (a, t)
-        Unbiased: neither whole nor non-negative.
-    variance : float64 (a, t)
-        Exact, in squared counts; infinite where the measurements say nothing.
-    lower, upper : float64 (a, t)
-        Ends of the intervals, whole numbers where all weights are; cut off at what bounds, exact totals and
-        non-negativity imply. `upper` may be infinite.
-    margin : float64 (a, t)
-        Half the width before that: the interval of the estimate is ``estimate - margin`` to
-        ``estimate + margin``.
-    law : int8 (a, t)
-        How the margin was found, in :data:`LAWS`.
-    """
-
+    # Stated level: the least probability, over the noise, with which an interval holds the true count.
     confidence: float
-    estimate: Floats
-    variance: Floats
+    estimate: Floats  # (a, t): unbiased: neither whole nor non-negative
+    variance: Floats  # (a, t): exact, in squared counts; infinite where the measurements say nothing
+    # lower, upper (a, t): ends of the intervals, whole numbers where all weights are; cut off at what bounds,
+    # exact totals and non-negativity imply. `upper` may be infinite.
     lower: Floats
     upper: Floats
+    # (a, t): half the width before that: the interval of the estimate is ``estimate - margin`` to ``estimate
+    # + margin``.
     margin: Floats
-    law: npt.NDArray[np.int8]
+    law: npt.NDArray[np.int8]  # (a, t): how the margin was found, in :data:`LAWS`
 
     def _columns(self) -> list[npt.NDArray[Any]]:
         return [self.estimate, self.variance, self.lower, self.upper, self.margin, self.law]
@@ -152,18 +119,9 @@ class Intervals:
 def intervals(estimated: Estimated, limits: Limits, members: Bools, confidence: float) -> Intervals:
     """Make intervals for counts.
 
-    Parameters
-    ----------
-    limits : Limits
-        Of the same areas.
-    members : bool (t, n)
-    confidence : float
-        In (0, 1).
-
-    Raises
-    ------
-    ConfigError
-        If it is not.
+    - `limits`: of the same areas.
+    - `members` (t, n).
+    - `confidence`: in (0, 1).
     """
     level = confidence_level(confidence)
     margin, law = estimated.half_widths(level)
@@ -183,19 +141,11 @@ def selected_intervals(ask: Callable[[float], Intervals], confidence: float) -> 
     intervals R exclude zero; those are given at level 1 - (1 - confidence) R / m. Then the part of the picked
     intervals that miss, none where none is picked, is at most 1 - confidence in expectation.
 
-    Parameters
-    ----------
-    ask : callable
-        Intervals of the same question at any level.
-    confidence : float
-        In (0, 1).
-
-    Returns
-    -------
-    Intervals
-        Of all counts, at the level of the picked ones.
-    picked : bool (a, t)
-        Counts with an estimate that has noise, whose interval at `confidence` excludes zero.
+    - `ask`: intervals of the same question at any level.
+    - `confidence`: in (0, 1).
+    - Returns: of all counts, at the level of the picked ones.
+    - Returns `picked` (a, t): counts with an estimate that has noise, whose interval at `confidence` excludes
+      zero.
 
     Notes
     -----
@@ -265,15 +215,8 @@ def _weighted_limits(tree: NoisyTree, areas: Areas, members: Bools) -> tuple[Flo
 def match_geounits(spine: Spine, unit: Ints, areas: int) -> tuple[Ints, Ints]:
     """Find geounits of the spine that have the same leaves as areas.
 
-    Parameters
-    ----------
-    unit : int64 (leaves,)
-        Area of each leaf of the frame; -1 for none.
-
-    Returns
-    -------
-    level, geounit : int64 (a,)
-        The highest such geolevel; -1 where there is none.
+    - `unit` (leaves,): area of each leaf of the frame; -1 for none.
+    - Returns `level`, `geounit` (a,): the highest such geolevel; -1 where there is none.
     """
     level = np.full(areas, -1, dtype=np.int64)
     geounit = np.full(areas, -1, dtype=np.int64)
@@ -289,11 +232,8 @@ def batches(
 ) -> Iterator[tuple[int, Intervals]]:
     """Yield (first area, intervals) for areas that do not overlap, a bounded number at a time.
 
-    Parameters
-    ----------
-    unit : int64 (leaves,)
-        Area of each leaf of the frame; -1 for none.
-    members : bool (t, n)
+    - `unit` (leaves,): area of each leaf of the frame; -1 for none.
+    - `members` (t, n).
     """
     level, geounit = match_geounits(tree.spine, unit, areas)
     own = unit[tree.spine.leaf_order]

@@ -41,23 +41,12 @@ _ROWS_AT_ONCE = 4_000_000
 
 @dataclass(frozen=True, eq=False)
 class OtherMeasurements:
-    """Measurements of another product, and what both count.
-
-    Parameters
-    ----------
-    estimates : TreeEstimates
-    common : int64 (n,)
-        Common row in which the first product counts each of its cells; -1 for none.
-    own : int64 (c,)
-        Common row of each cell of this product; -1 for none.
-    possible : bool (n,)
-        Cells of the first product that count anybody.
-    """
+    """Measurements of another product, and what both count."""
 
     estimates: TreeEstimates
-    common: Ints
-    own: Ints
-    possible: Bools
+    common: Ints  # (n,): common row in which the first product counts each of its cells; -1 for none
+    own: Ints  # (c,): common row of each cell of this product; -1 for none
+    possible: Bools  # (n,): cells of the first product that count anybody
 
     @property
     def tree(self) -> NoisyTree:
@@ -72,10 +61,8 @@ class OtherMeasurements:
     def rows_of(self, members: Bools) -> tuple[Bools, Bools]:
         """Return which sums over cells of the first product are sums of common rows, and of which.
 
-        Returns
-        -------
-        whole : bool (t,)
-        inside : bool (t, k)
+        - Returns `whole` (t,).
+        - Returns `inside` (t, k).
         """
         rows = self.rows & self.possible
         asked = members & self.possible
@@ -87,18 +74,11 @@ class OtherMeasurements:
 def common_rows(first: Ints, other: Ints, cells: int, others: int) -> tuple[Ints, Ints]:
     """Find the finest sums of cells that two products both count.
 
-    Parameters
-    ----------
-    first, other : int64 (p,)
-        Cell of the one and of the other in which a person is counted, for everybody who may be there.
-    cells, others : int
-        Numbers of cells.
-
-    Returns
-    -------
-    common : int64 (cells,)
-        Row of each cell; -1 where nobody is counted.
-    own : int64 (others,)
+    - `first`, `other` (p,): cell of the one and of the other in which a person is counted, for everybody who
+      may be there.
+    - `cells`, `others`: numbers of cells.
+    - Returns `common` (cells,): row of each cell; -1 where nobody is counted.
+    - Returns `own` (others,).
     """
     pairs = np.unique(first * others + other)
     left, right = np.divmod(pairs, others)
@@ -117,21 +97,11 @@ def _members(row: Ints) -> Bools:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Place:
-    """Some areas, as one of the hierarchies knows them.
+    """Some areas, as one of the hierarchies knows them."""
 
-    Parameters
-    ----------
-    chosen : int64 (a,)
-        Numbers of the areas.
-    level : int
-        Geolevel of the spine; -1 where they are none of its geounits.
-    geounits : int64 (a,)
-    areas : Areas or None
-    """
-
-    chosen: Ints
-    level: int
-    geounits: Ints
+    chosen: Ints  # (a,): numbers of the areas
+    level: int  # geolevel of the spine; -1 where they are none of its geounits
+    geounits: Ints  # (a,)
     areas: Areas | None = None
 
     def estimates(self, tree: TreeEstimates, members: Bools) -> Estimated:
@@ -161,13 +131,7 @@ def _places(tree: NoisyTree, unit: Ints, areas: int) -> list[_Place]:
 
 
 class CombinedEstimates:
-    """Estimates from a tree and another one of the same truth; an ``EstimateSource``.
-
-    Raises
-    ------
-    FormatError
-        If leaves are not the same, or the files contradict each other by more than chance.
-    """
+    """Estimates from a tree and another one of the same truth; an ``EstimateSource``."""
 
     def __init__(self, first: TreeEstimates, other: OtherMeasurements) -> None:
         self._first = first

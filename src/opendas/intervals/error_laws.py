@@ -62,17 +62,9 @@ class ErrorLaws:
     def classes(self, level: int, first: int, covariance: Ints) -> tuple[Ints, Ints]:
         """Number geounits that have the same covariance, and the same noise in their chain.
 
-        Parameters
-        ----------
-        covariance : int64 (g,)
-            Covariance of each of consecutive geounits.
-
-        Returns
-        -------
-        own : int64 (g,)
-            Class of each geounit.
-        which : int64 (c,)
-            Covariance of each class.
+        - `covariance` (g,): covariance of each of consecutive geounits.
+        - Returns `own` (g,): class of each geounit.
+        - Returns `which` (c,): covariance of each class.
         """
         geounits = np.arange(first, first + len(covariance), dtype=np.int64)
         columns = [covariance.astype(np.int64)]
@@ -116,13 +108,9 @@ class ErrorLaws:
     ) -> Ints:
         """Return the law of each class of geounits and kind of row, int64 (c, r); -1 for the normal one.
 
-        Parameters
-        ----------
-        run : Estimates
-            Of geounits of one level.
-        own, covariance
-            From :meth:`classes`.
-        variance : float64 (c, r)
+        - `run`: of geounits of one level.
+        - `own`, `covariance`: from :meth:`classes`.
+        - `variance` (c, r).
         """
         level = run.level
         found = np.full(variance.shape, -1, dtype=np.int64)
@@ -300,12 +288,8 @@ def _descend(sweep: Sweep, level: int, geounit: int, covariance: Floats) -> Iter
     Given the total of a geounit, its children depend on nothing else: ``Cov(x_c, f) = V_c S^-1 Cov(x_v, f)``,
     with the upward messages of :mod:`opendas.gls.upward`, and so on down to the leaves.
 
-    Parameters
-    ----------
-    sweep : Sweep
-        Of the whole tree; below the geounit nothing may be exact or unknown.
-    covariance : float64 (r, n)
-        Of the geounit's cells with each function.
+    - `sweep`: of the whole tree; below the geounit nothing may be exact or unknown.
+    - `covariance` (r, n): of the geounit's cells with each function.
     """
     if level == len(sweep.model.levels) - 1:
         return
@@ -331,17 +315,11 @@ def _answer_covariances(
 ) -> Iterator[tuple[int, int, Floats]]:
     """Yield (level, geounit, covariance) of the geounits that hold leaves of an area.
 
-    Parameters
-    ----------
-    sweep : Sweep
-        Of the whole tree; below the top nothing may be exact or unknown, and the top must be no leaf.
-    roots : Operators
-        Covariances of the top's geounits given everything.
-    leaves : int64 (p,)
-        Ascending.
-    weights : float64 (p,)
-    rows : float64 (r, n)
-        Functions of the cells; the area's are their weighted sums over the leaves.
+    - `sweep`: of the whole tree; below the top nothing may be exact or unknown, and the top must be no leaf.
+    - `roots`: covariances of the top's geounits given everything.
+    - `leaves` (p,): ascending.
+    - `weights` (p,).
+    - `rows` (r, n): functions of the cells; the area's are their weighted sums over the leaves.
 
     Notes
     -----

@@ -25,50 +25,27 @@ UNBOUNDED = 1 << 60
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """Limits on rows of one query group, rows that count no cell in common.
+    """Limits on rows of one query group, rows that count no cell in common."""
 
-    Parameters
-    ----------
-    cells : bool (r, n)
-    lower, upper : int64 (a, r)
-    """
-
-    cells: Bools
-    lower: Ints
-    upper: Ints
+    cells: Bools  # (r, n)
+    lower: Ints  # (a, r)
+    upper: Ints  # (a, r)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Limits:
-    """Limits on counts of some areas.
+    """Limits on counts of some areas."""
 
-    Parameters
-    ----------
-    possible : bool (n,)
-        Cells that are no structural zero.
-    rows : tuple of limits on the rows of query groups
-    totals : int64 (a,)
-        A total that the area's own does not exceed; :data:`UNBOUNDED` where none is known.
-    exact : bool (a,)
-        Whether it is the area's own.
-    """
-
-    possible: Bools
+    possible: Bools  # (n,): cells that are no structural zero
     rows: tuple[_Rows, ...]
-    totals: Ints
-    exact: Bools
+    totals: Ints  # (a,): a total that the area's own does not exceed; :data:`UNBOUNDED` where none is known
+    exact: Bools  # (a,): whether it is the area's own
 
     def of(self, members: Bools) -> tuple[Ints, Ints]:
         """Return the least and the largest value of sums over cells.
 
-        Parameters
-        ----------
-        members : bool (t, n)
-
-        Returns
-        -------
-        lower, upper : int64 (a, t)
-            `upper` is :data:`UNBOUNDED` or more where nothing bounds a sum.
+        - `members` (t, n).
+        - Returns `lower`, `upper` (a, t): `upper` is :data:`UNBOUNDED` or more where nothing bounds a sum.
         """
         inside = members & self.possible
         lower, upper = self._direct(inside)
@@ -107,9 +84,7 @@ def geounit_limits(
 ) -> Limits:
     """Return what is implied about geounits of a geolevel of the spine.
 
-    Parameters
-    ----------
-    geounits : int64 (a,)
+    `geounits` (a,).
     """
     here = table.levels[level]
     rows = _bound_rows(product, table, here.lower[geounits], here.upper[geounits])
@@ -133,11 +108,7 @@ def area_limits(
 ) -> Limits:
     """Return what is implied about sets of leaves.
 
-    Parameters
-    ----------
-    product, spine, table
-    members : (int64 (p,), int64 (p,))
-        Area and leaf (position on the spine) of each membership.
+    `members` (int64 (p,), int64 (p,)): area and leaf (position on the spine) of each membership.
     """
     which, leaf = members
     here = table.levels[-1]
@@ -217,17 +188,9 @@ def cut(
     within them cover it exactly when the interval does. Where there is none, the interval becomes the one
     possible value nearest to its middle, which can only cover more.
 
-    Parameters
-    ----------
-    lower, upper : float64, any shape
-        Ends of intervals, possibly infinite.
-    least, most : int64, same shape
-        Implied limits; `most` of :data:`UNBOUNDED` or more is none.
-
-    Returns
-    -------
-    lower, upper : float64
-        Whole numbers; `upper` infinite where nothing bounds it.
+    - `lower`, `upper`: ends of intervals, possibly infinite.
+    - `least`, `most`, int64, same shape: implied limits; `most` of :data:`UNBOUNDED` or more is none.
+    - Returns `lower`, `upper`: whole numbers; `upper` infinite where nothing bounds it.
     """
     low, high = np.asarray(lower, dtype=np.float64), np.asarray(upper, dtype=np.float64)
     top = np.where(most >= UNBOUNDED, np.inf, most.astype(np.float64))

@@ -52,34 +52,20 @@ _MOST_FREQUENCIES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class HalfWidth:
-    """Half the width of an interval around an estimate.
+    """Half the width of an interval around an estimate."""
 
-    Parameters
-    ----------
-    value : float
-        In counts.
-    law : str
-        How it was found: :data:`EXACT` (no noise), :data:`NORMAL`, :data:`ENUMERATED` or
-        :data:`CHARACTERISTIC`.
-    """
-
-    value: float
+    value: float  # in counts
+    # How it was found: :data:`EXACT` (no noise), :data:`NORMAL`, :data:`ENUMERATED` or
+    # :data:`CHARACTERISTIC`.
     law: str
 
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """Independent draws of one law that enter a sum with one weight.
-
-    Parameters
-    ----------
-    law : DiscreteGaussian or DiscreteLaplace
-    weight : float, > 0
-        The law is symmetric: only the size of a weight counts.
-    """
+    """Independent draws of one law that enter a sum with one weight."""
 
     law: NoiseLaw
-    weight: float
+    weight: float  # > 0: the law is symmetric: only the size of a weight counts
     number: int = 1
 
     @property
@@ -90,18 +76,10 @@ class Draws:
 
 @dataclass(frozen=True, eq=True)
 class NoiseSum:
-    """The law of ``sum of weight * draw + normal rest``, symmetric around zero.
+    """The law of ``sum of weight * draw + normal rest``, symmetric around zero."""
 
-    Parameters
-    ----------
-    draws : tuple of Draws
-        The draws that are looked at one by one.
-    rest : float, >= 0
-        Variance of all others together, taken as normal.
-    """
-
-    draws: tuple[Draws, ...]
-    rest: float = 0.0
+    draws: tuple[Draws, ...]  # the draws that are looked at one by one
+    rest: float = 0.0  # >= 0: variance of all others together, taken as normal
 
     @cached_property
     def variance(self) -> float:
@@ -139,15 +117,7 @@ class NoiseSum:
     def half_width(self, confidence: float) -> HalfWidth:
         """Return the least half-width that covers the sum with a probability of at least `confidence`.
 
-        Parameters
-        ----------
-        confidence : float
-            In (0, 1).
-
-        Raises
-        ------
-        ConfigError
-            If it is not.
+        `confidence`: in (0, 1).
         """
         confidence_level(confidence)
         if self.variance <= 0:
@@ -233,13 +203,7 @@ class _Inverted:
 
 
 def confidence_level(confidence: float | Fraction) -> float:
-    """Check the level of an interval and return it.
-
-    Raises
-    ------
-    ConfigError
-        If it does not lie strictly between 0 and 1.
-    """
+    """Check the level of an interval and return it."""
     if not 0 < confidence < 1:
         raise ConfigError(
             f"the level of an interval lies between 0 and 1, for instance 0.90; not {confidence}."
@@ -365,18 +329,10 @@ def noise_sum(
 ) -> NoiseSum:
     """Make the law of an estimate's error from the weights of some of its draws.
 
-    Parameters
-    ----------
-    weights : sequence of float64 (k,)
-        Weights of the draws of each measured query group that are known.
-    laws : sequence of DiscreteGaussian or DiscreteLaplace
-        Their laws.
-    variance : float
-        Variance of the whole error. What the draws leave of it is a normal rest.
-    most : int
-        Distinct weights that are kept; the smallest join the rest.
-    numbers : sequence of int64 (k,), optional
-        How many draws have each weight; by default one.
+    - `weights` (k,): weights of the draws of each measured query group that are known.
+    - `variance`: variance of the whole error. What the draws leave of it is a normal rest.
+    - `most`: distinct weights that are kept; the smallest join the rest.
+    - `numbers` (k,): how many draws have each weight; by default one.
     """
     found: list[Draws] = []
     each = [np.ones(len(w), dtype=np.int64) for w in weights] if numbers is None else numbers

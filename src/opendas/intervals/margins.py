@@ -30,15 +30,9 @@ _NO_ATTRIBUTE = Attribute("all", ("all",))
 def levels_told_apart(product: Product, kinds: npt.NDArray[np.integer]) -> tuple[Ints, ...]:
     """Return per attribute the group of each level, where kinds of cells tell the groups apart.
 
-    Parameters
-    ----------
-    kinds : int (n,)
-        Kind of each cell; of two levels of one group, cells that differ in nothing else are of one kind.
-
-    Returns
-    -------
-    tuple of int64 (levels,)
-        Groups are numbered in the order of their first levels.
+    - `kinds` (n,): kind of each cell; of two levels of one group, cells that differ in nothing else are of
+      one kind.
+    - Returns (levels,): groups are numbered in the order of their first levels.
     """
     cube = kinds.reshape(product.schema.shape)
     return tuple(
@@ -59,33 +53,21 @@ def _in_order(rows: npt.NDArray[np.integer]) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MarginQuery:
-    """What a query group of the whole product says about a margin.
+    """What a query group of the whole product says about a margin."""
 
-    Parameters
-    ----------
-    query : QueryGroup
-        Of the margin, with the number of answers that each row sums.
-    row : int64 (m,)
-        Row of `query` to which each answer of the whole query group is added; -1 for those about impossible
-        cells alone.
-    """
-
-    query: QueryGroup
+    query: QueryGroup  # of the margin, with the number of answers that each row sums
+    # (m,): row of `query` to which each answer of the whole query group is added; -1 for those about
+    # impossible cells alone.
     row: Ints
 
 
 @dataclass(frozen=True, eq=False)
 class Margin:
-    """A product of some attributes of another one, with levels in groups.
-
-    Parameters
-    ----------
-    whole : Product
-    groups : tuple of int64 (levels,)
-        Per attribute of the whole product, group of each level; one group where the margin sums over it.
-    """
+    """A product of some attributes of another one, with levels in groups."""
 
     whole: Product
+    # (levels,): per attribute of the whole product, group of each level; one group where the margin sums over
+    # it.
     groups: tuple[Ints, ...]
 
     @cached_property
@@ -202,13 +184,7 @@ class Margin:
         return workload.group(factor), of_row
 
     def classes(self, kinds: npt.NDArray[np.integer]) -> Ints:
-        """Return the kind of each cell of the margin, int64 (c,), from that of cells of the whole product.
-
-        Raises
-        ------
-        ConfigError
-            If cells that the margin counts together are of several kinds.
-        """
+        """Return the kind of each cell of the margin, int64 (c,), from that of cells of the whole product."""
         found = value_of_rows(self.cells, kinds)
         if found is None:
             raise ConfigError(f"measurements were summed to {self.product.name}, which does not answer this.")

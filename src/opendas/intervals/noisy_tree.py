@@ -35,27 +35,13 @@ class AnswerSource(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NoisyLevel:
-    """What was asked at one geolevel, and with what noise.
-
-    Parameters
-    ----------
-    queries : tuple of QueryGroup
-        In the order of the answers; empty where nothing was measured.
-    laws : tuple of tuple of law or None, (c, q)
-        Noise of each answer; None where a class was not asked.
-    which : int64 (g,)
-        Class of each geounit.
-
-    Raises
-    ------
-    FormatError
-        If classes, laws and query groups do not fit.
-    """
+    """What was asked at one geolevel, and with what noise."""
 
     geolevel: str
-    queries: tuple[QueryGroup, ...]
+    queries: tuple[QueryGroup, ...]  # in the order of the answers; empty where nothing was measured
+    # tuple of tuple of law or None, (c, q): noise of each answer; None where a class was not asked.
     laws: tuple[tuple[NoiseLaw | None, ...], ...]
-    which: Ints
+    which: Ints  # (g,): class of each geounit
 
     def __post_init__(self) -> None:
         if any(len(laws) != len(self.queries) for laws in self.laws):

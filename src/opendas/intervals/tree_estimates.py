@@ -73,23 +73,12 @@ class _Level:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Covaried:
-    """Estimates of rows of cells, and how their errors go together with those of other rows.
+    """Estimates of rows of cells, and how their errors go together with those of other rows."""
 
-    Parameters
-    ----------
-    value : float64 (g, t)
-    covariance : float64 (c, t, k)
-        With each of the other rows, of the different covariances.
-    known : bool (c, t)
-        Whether the measurements say anything about a row.
-    which : int64 (g,)
-        Covariance of each geounit or area.
-    """
-
-    value: Floats
-    covariance: Floats
-    known: Bools
-    which: Ints
+    value: Floats  # (g, t)
+    covariance: Floats  # (c, t, k): with each of the other rows, of the different covariances
+    known: Bools  # (c, t): whether the measurements say anything about a row
+    which: Ints  # (g,): covariance of each geounit or area
 
     @classmethod
     def of(cls, found: Estimates, rows: Rows, others: Bools) -> Covaried:
@@ -164,10 +153,7 @@ def _information(law: NoiseLaw | None) -> float:
 def check_totals(tree: NoisyTree, own: Sequence[MeasuredTotals]) -> None:
     """Compare what was measured of each geounit with what was measured below it, and with exact totals.
 
-    Raises
-    ------
-    FormatError
-        If they differ about the total by more than :data:`MOST_APART` standard deviations.
+    Raises `FormatError` if they differ about the total by more than :data:`MOST_APART` standard deviations.
     """
     below: MeasuredTotals | None = None
     for number in range(len(own) - 1, -1, -1):
@@ -225,13 +211,7 @@ class TreeEstimates:
 
     @cached_property
     def sweep(self) -> Sweep:
-        """What the pass up the tree found.
-
-        Raises
-        ------
-        FormatError
-            If measurements of geounits and of those below them cannot be of one truth: :func:`check_totals`.
-        """
+        """What the pass up the tree found."""
         read: list[MeasuredTotals] = [MeasuredTotals.none(len(level)) for level in self.tree.levels]
 
         def full(level: int, first: int, geounits: int) -> list[Ints]:
