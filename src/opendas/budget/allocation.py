@@ -25,23 +25,7 @@ DEFAULT_DELTA = Fraction(1, 10**10)
 def exact_shares(shares: Mapping[str, Fraction | int | str], what: str) -> dict[str, Fraction]:
     """Read shares exactly and require that they sum to exactly one.
 
-    Parameters
-    ----------
-    shares : mapping of str to Fraction, int or str
-    what : str
-        Name of the shares for messages: ``"geolevel shares"``.
-
-    Returns
-    -------
-    dict of str to Fraction
-        In the order given, without zero shares.
-
-    Raises
-    ------
-    BudgetError
-        If a share is negative or the sum is not one; states the excess and a remedy.
-    ConfigError
-        If a share is a float or not a number.
+    Returns: in the order given, without zero shares.
     """
     exact = {name: parse_fraction(share, f"{what}, {name}") for name, share in shares.items()}
     for name, share in exact.items():

@@ -18,20 +18,11 @@ from opendas.schema.product import Product
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """Largest contribution of one protected unit.
+    """Largest contribution of one protected unit."""
 
-    Parameters
-    ----------
-    bound : ContributionBound or None
-        As the run file declares it; None if a unit is one record.
-    leaf : str
-        The lowest geolevel, at which each leaf is a geounit.
-    cells : mapping of str to int
-        Query group -> largest number of schema cells in one of its rows.
-    """
-
-    bound: ContributionBound | None = None
-    leaf: str = ""
+    bound: ContributionBound | None = None  # as the run file declares it; None if a unit is one record
+    leaf: str = ""  # the lowest geolevel, at which each leaf is a geounit
+    # Query group -> largest number of schema cells in one of its rows.
     cells: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod

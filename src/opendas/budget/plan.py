@@ -250,23 +250,10 @@ def invariant_shares(budget: Budget, fixed: Iterable[tuple[str, str]]) -> Mappin
 def budget_loss(budget: Budget, held: Iterable[tuple[str, str]] = ()) -> WorstLoss:
     """Return the exact loss of one changed record if every geounit has its geolevel's share.
 
-    Parameters
-    ----------
-    budget : Budget
-    held : iterable of (str, str)
-        Geolevels and query groups whose answers agree between the compared inputs: those that invariants fix,
-        or the total of a single root.
-
-    Returns
-    -------
-    WorstLoss
-        Loss of one change: two answers of every measured query group (one under the unbounded relation), each
-        off by one. With bypassed geounits use :func:`opendas.measurement.loss.plan_loss`.
-
-    Raises
-    ------
-    BudgetError
-        If a protected unit has several records.
+    - `held`: geolevels and query groups whose answers agree between the compared inputs: those that
+      invariants fix, or the total of a single root.
+    - Returns: loss of one change: two answers of every measured query group (one under the unbounded
+      relation), each off by one. With bypassed geounits use :func:`opendas.measurement.loss.plan_loss`.
 
     Examples
     --------

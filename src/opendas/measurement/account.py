@@ -52,35 +52,20 @@ _FACTORS = (3.0, 10.0, 100.0)
 
 @dataclass(frozen=True, slots=True)
 class PartLoss:
-    """Loss of a change to part of a record.
+    """Loss of a change to part of a record."""
 
-    Parameters
-    ----------
-    loss : Fraction
-        rho or pure epsilon, as certificates state it.
-    epsilon : mapping of str to float
-        By formula, and ``"exact"`` if it was asked for.
-    """
-
-    loss: Fraction
-    epsilon: Mapping[str, float]
+    loss: Fraction  # rho or pure epsilon, as certificates state it
+    epsilon: Mapping[str, float]  # by formula, and ``"exact"`` if it was asked for
 
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """How far the noise could be reduced.
+    """How far the noise could be reduced."""
 
-    Parameters
-    ----------
-    factor : Fraction
-        Allowed factor on the budget, that is on ``1 / sigma2`` of every answer (discrete Gaussian) or ``1 /
-        scale`` (discrete Laplace). Rounded down to six digits.
-    epsilon : Bounds
-        Of the release with that noise, at the delta asked.
-    """
-
+    # Allowed factor on the budget, that is on ``1 / sigma2`` of every answer (discrete Gaussian) or ``1 /
+    # scale`` (discrete Laplace). Rounded down to six digits.
     factor: Fraction
-    epsilon: Bounds
+    epsilon: Bounds  # of the release with that noise, at the delta asked
 
     @property
     def saved(self) -> Fraction:

@@ -30,23 +30,10 @@ _SPARE_BITS = 64
 
 @dataclass(frozen=True)
 class DiscoveryPlan:
-    """Histograms of a discovery, and their noise.
+    """Histograms of a discovery, and their noise."""
 
-    Parameters
-    ----------
-    discovery : Discovery
-        Name and loss of the act: rho is that of replacing one record.
-    histograms : tuple of str
-        Description of each of the k histograms.
-
-    Raises
-    ------
-    ConfigError
-        If rho or delta is out of range, or the number of histograms is not 1 to 256.
-    """
-
-    discovery: Discovery
-    histograms: tuple[str, ...]
+    discovery: Discovery  # name and loss of the act: rho is that of replacing one record
+    histograms: tuple[str, ...]  # description of each of the k histograms
 
     def __post_init__(self) -> None:
         if self.discovery.rho <= 0:
@@ -90,36 +77,18 @@ class DiscoveryPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Passed:
-    """The bins of a histogram that may be published.
+    """The bins of a histogram that may be published."""
 
-    Parameters
-    ----------
-    bins : int64 (p,)
-        Their positions, ascending.
-    noisy : int64 (p,)
-        Their noisy counts.
-    """
-
-    bins: Ints
-    noisy: Ints
+    bins: Ints  # (p,): their positions, ascending
+    noisy: Ints  # (p,): their noisy counts
 
 
 def discover(counts: Sequence[Ints], plan: DiscoveryPlan, key: bytes) -> list[Passed]:
     """Draw noise and return the bins that pass. Call it once, after a ledger records the act.
 
-    Parameters
-    ----------
-    counts : sequence of int64 (n,)
-        For each histogram, its bins with at least one record. A record counts in one bin of each at most.
-    plan : DiscoveryPlan
-    key : bytes, 32 of them
-        Key of this act alone.
-
-    Raises
-    ------
-    PrivacyError
-        If a bin has no records, the histograms are not the plan's, or the noise is too wide. Nothing is then
-        drawn.
+    - `counts` (n,): for each histogram, its bins with at least one record. A record counts in one bin of each
+      at most.
+    - `key`, 32 bytes: key of this act alone.
 
     Notes
     -----

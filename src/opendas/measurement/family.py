@@ -16,63 +16,34 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueryAnswers:
-    """Noisy answers of one query group for the geounits of one family.
+    """Noisy answers of one query group for the geounits of one family."""
 
-    Parameters
-    ----------
-    name : str
-        Query group.
-    rows : int32 (r,)
-        Rows of the group that the support touches, ascending.
-    compact : int32 (s,)
-        Position in `rows` of each support cell's row.
-    values : int64 (C, r)
-        Noisy answers.
-    variance : float
-        Noise variance at a geounit with its level's share, in squared counts.
-    """
-
-    name: str
-    rows: npt.NDArray[np.int32]
-    compact: npt.NDArray[np.int32]
-    values: npt.NDArray[np.int64]
-    variance: float
+    name: str  # query group
+    rows: npt.NDArray[np.int32]  # (r,): rows of the group that the support touches, ascending
+    compact: npt.NDArray[np.int32]  # (s,): position in `rows` of each support cell's row
+    values: npt.NDArray[np.int64]  # (C, r): noisy answers
+    variance: float  # noise variance at a geounit with its level's share, in squared counts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FamilyMeasurement:
-    """Noisy answers of all measured query groups for one family.
+    """Noisy answers of all measured query groups for one family."""
 
-    Parameters
-    ----------
-    queries : tuple of QueryAnswers
-        In address order.
-    precision : float64 (C,)
-        Multiple of each geounit's budget relative to its level's share; 1 on the standard spine.
-    """
-
-    queries: tuple[QueryAnswers, ...]
+    queries: tuple[QueryAnswers, ...]  # in address order
+    # (C,): multiple of each geounit's budget relative to its level's share; 1 on the standard spine.
     precision: npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UsedAnswers:
-    """Noisy answers of one query group that estimation read for one family.
-
-    Parameters
-    ----------
-    level, first, children : int
-    query : str
-    rows : int32 (r,)
-    values : int64 (C, r)
-    """
+    """Noisy answers of one query group that estimation read for one family."""
 
     level: int
     first: int
     children: int
     query: str
-    rows: npt.NDArray[np.int32]
-    values: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int32]  # (r,)
+    values: npt.NDArray[np.int64]  # (C, r)
 
 
 class MeasurementSource(Protocol):

@@ -34,18 +34,9 @@ def declared_invariants(
 ) -> dict[str, npt.NDArray[np.int64]]:
     """Return the exact answers of each declared invariant at its geolevel.
 
-    Parameters
-    ----------
-    product : Product
-        With its dropped invariants already removed.
-    counts : Histogram or callable(group, level)
-        Confidential; a histogram has the leaves in spine order as rows.
-    spine : Spine
-
-    Returns
-    -------
-    dict of query name to int64 (g, m)
-        For official geounits; if the spine divides them, each answer is the sum over all parts.
+    - `product`: with its dropped invariants already removed.
+    - `counts` (group, level): confidential; a histogram has the leaves in spine order as rows.
+    - Returns (g, m): for official geounits; if the spine divides them, each answer is the sum over all parts.
     """
     answers = {}
     for query, level in invariant_geolevels(product, spine).items():

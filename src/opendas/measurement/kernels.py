@@ -13,20 +13,12 @@ def compact_rows(
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Return the rows that a support touches.
 
-    Parameters
-    ----------
-    row_of_cell : int32 (n,)
-    support : int32 (s,)
-        Support cells. size : int Number of rows ``m`` of the query group.
-
-    Returns
-    -------
-    rows : int32 (r,)
-        Touched rows, ascending.
-    compact : int32 (s,)
-        Position in `rows` of the row of each support cell.
-    position : int32 (m,)
-        Position in `rows` of every row, -1 where untouched.
+    - `row_of_cell` (n,).
+    - `support` (s,): support cells.
+    - `size`: number of rows ``m`` of the query group.
+    - Returns `rows` (r,): touched rows, ascending.
+    - Returns `compact` (s,): position in `rows` of the row of each support cell.
+    - Returns `position` (m,): position in `rows` of every row, -1 where untouched.
     """
     position = np.full(size, -1, dtype=np.int32)
     for j in range(support.shape[0]):
@@ -105,25 +97,13 @@ def touched_pairs(
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the rows that each of many families touches, and all pairs of its geounits and rows.
 
-    Parameters
-    ----------
-    row_of_cell : int32 (n,)
-    size : int
-    support : int32 (s,)
-        Cells of all families, one after the other.
-    starts : int64 (f + 1,)
-        Start of each family's cells.
-    first, children : int64 (f,)
-        Geounits of each family.
-
-    Returns
-    -------
-    rows : int32 (r,)
-        Ascending within each family, family by family.
-    ends : int64 (f,)
-        End of each family's rows.
-    units, cells : int64 (N,)
-        Of each pair, ordered by family, geounit and row.
+    - `row_of_cell` (n,).
+    - `support` (s,): cells of all families, one after the other.
+    - `starts` (f + 1,): start of each family's cells.
+    - `first`, `children` (f,): geounits of each family.
+    - Returns `rows` (r,): ascending within each family, family by family.
+    - Returns `ends` (f,): end of each family's rows.
+    - Returns `units`, `cells` (N,): of each pair, ordered by family, geounit and row.
     """
     families = first.shape[0]
     ends = np.empty(families, dtype=np.int64)

@@ -31,10 +31,7 @@ Path = tuple[Fraction, ...]
 def path_kinds(plan: MeasurementPlan) -> tuple[Path, ...]:
     """Return the distinct share multiples of the paths from a root to a leaf.
 
-    Returns
-    -------
-    tuple of tuple of Fraction
-        One multiple per level, top first, zero at levels without budget.
+    Returns: one multiple per level, top first, zero at levels without budget.
     """
     spent = [bool(level.share) for level in plan.levels]
     paths = {
@@ -159,11 +156,7 @@ def within_loss(plan: MeasurementPlan, geolevel: str, held: ProtectionMap | None
 def move_loss(plan: MeasurementPlan, moves: Iterable[tuple[Path, Path, int]]) -> WorstLoss:
     """Return the exact loss of the worst of some moves between leaves.
 
-    Parameters
-    ----------
-    plan : MeasurementPlan
-    moves : iterable of (Path, Path, int)
-        Paths of both leaves, and the lowest level at which they share a geounit; -1 for none.
+    `moves`: paths of both leaves, and the lowest level at which they share a geounit; -1 for none.
     """
     changes = []
     for one, other, common in moves:
@@ -175,12 +168,9 @@ def move_loss(plan: MeasurementPlan, moves: Iterable[tuple[Path, Path, int]]) ->
 def within_losses(plan: MeasurementPlan, held: ProtectionMap | None = None) -> Mapping[str, Fraction]:
     """Return the loss when one record moves inside one geounit of each geolevel of the spine, top first.
 
-    Returns
-    -------
-    mapping of str to Fraction
-        Geolevel -> rho or pure epsilon; 0 where nothing can move. At most
-        :func:`~opendas.budget.within_rho`, and equal to it on spines without bypassed geounits where some
-        geounit has two children and no fact forbids the move.
+    Returns: geolevel -> rho or pure epsilon; 0 where nothing can move. At most
+    :func:`~opendas.budget.within_rho`, and equal to it on spines without bypassed geounits where some geounit
+    has two children and no fact forbids the move.
     """
     found = _found(plan, _of_units(plan, held))
     return MappingProxyType(

@@ -29,30 +29,14 @@ PAIRS = 1 << 18
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredQuery:
-    """One query group with its noise, ready to draw.
-
-    Parameters
-    ----------
-    name : str
-    address : int
-        Number of the query group in noise addresses.
-    size : int
-        Number of rows.
-    row_of_cell : int32 (n,)
-    noise : tuple of AnyNoise
-        One for each distinct budget multiple of the level.
-
-    Attributes
-    ----------
-    variance : float
-        Variance of the first noise; cached, because computing it takes longer than a small family.
-    """
+    """One query group with its noise, ready to draw."""
 
     name: str
-    address: int
-    size: int
-    row_of_cell: npt.NDArray[np.int32]
-    noise: tuple[AnyNoise, ...]
+    address: int  # number of the query group in noise addresses
+    size: int  # number of rows
+    row_of_cell: npt.NDArray[np.int32]  # (n,)
+    noise: tuple[AnyNoise, ...]  # one for each distinct budget multiple of the level
+    # Variance of the first noise; cached, because computing it takes longer than a small family.
     variance: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,24 +45,13 @@ class MeasuredQuery:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredLevel:
-    """The queries of one geolevel and the budget multiples of its geounits.
-
-    Parameters
-    ----------
-    geolevel : str
-    level : int
-        Number of the geolevel in noise addresses, 0 at the top.
-    queries : tuple of MeasuredQuery
-    multiples : tuple of Fraction
-        Distinct budget multiples > 0, in ascending order.
-    which : int8 or wider (g,) or None
-        Index into `multiples` of each geounit, -1 without budget; None if all have the first.
-    """
+    """The queries of one geolevel and the budget multiples of its geounits."""
 
     geolevel: str
-    level: int
+    level: int  # number of the geolevel in noise addresses, 0 at the top
     queries: tuple[MeasuredQuery, ...]
-    multiples: tuple[Fraction, ...]
+    multiples: tuple[Fraction, ...]  # distinct budget multiples > 0, in ascending order
+    # (g,): index into `multiples` of each geounit, -1 without budget; None if all have the first.
     which: npt.NDArray[np.int64] | None
 
     def budgets(self, first: int, geounits: int) -> npt.NDArray[np.int64]:
@@ -126,15 +99,9 @@ class NoisyMeasurements:
 
     Public methods return noisy answers only, never exact counts.
 
-    Parameters
-    ----------
-    levels : sequence of MeasuredLevel
-        All geolevels of the run.
-    tables : mapping of level number to Histogram
-        Exact counts of consecutive geounits of each level needed.
-    first : mapping of level number to int
-        Index, in the whole spine, of each table's first geounit.
-    noise : NoiseSource
+    - `levels`: all geolevels of the run.
+    - `tables`, level number -> Histogram: exact counts of consecutive geounits of each level needed.
+    - `first`, level number -> int: index, in the whole spine, of each table's first geounit.
     """
 
     __slots__ = ("_first", "_levels", "_noise", "_rows", "_samplers", "_tables")

@@ -74,25 +74,11 @@ def official_losses(
 ) -> tuple[AreaLoss, ...]:
     """Return the losses within official geounits above the leaves, and within the areas of each category.
 
-    Parameters
-    ----------
-    plan : MeasurementPlan
-    frame : Frame
-        The frame from which the plan's spine was built.
-    held : ProtectionMap, optional
-        Compare only inputs that agree on the exact facts. By default, all moves are compared.
-    stated : mapping of geolevel to Fraction, optional
-        Stated losses of moves within one geounit of the spine; by default, those by shares alone.
-
-    Returns
-    -------
-    tuple of AreaLoss
-        Official geolevels from the top, then entity categories with at least one area.
-
-    Raises
-    ------
-    GeographyError
-        If frame and spine have different numbers of leaves.
+    - `frame`: the frame from which the plan's spine was built.
+    - `held`: compare only inputs that agree on the exact facts. By default, all moves are compared.
+    - `stated`, geolevel -> Fraction: stated losses of moves within one geounit of the spine; by default,
+      those by shares alone.
+    - Returns: official geolevels from the top, then entity categories with at least one area.
 
     Notes
     -----
@@ -116,43 +102,22 @@ def official_losses(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Areas:
-    """The areas of one kind on a spine, and the loss of a record that moves inside each.
+    """The areas of one kind on a spine, and the loss of a record that moves inside each."""
 
-    Parameters
-    ----------
-    ranges : Memberships
-        Sets of leaves of one area between which some record can move, numbered along the spine: all leaves of
-        the area, unless exact facts separate them.
-    level : int64 (r,)
-        Lowest level at which one geounit contains a whole range; -1 if no root does.
-    losses : tuple of Fraction
-        Distinct losses, ascending.
-    of_range : int64 (r,)
-        Index into `losses` of each range.
-    area : int64 (r,)
-        Area of each range.
-    which : int64 (a,)
-        Index into `losses` of each area, by code.
-    """
-
+    # Sets of leaves of one area between which some record can move, numbered along the spine: all leaves of
+    # the area, unless exact facts separate them.
     ranges: Memberships
-    level: Ints
-    losses: tuple[Fraction, ...]
-    of_range: Ints
-    area: Ints
-    which: Ints
+    level: Ints  # (r,): lowest level at which one geounit contains a whole range; -1 if no root does
+    losses: tuple[Fraction, ...]  # distinct losses, ascending
+    of_range: Ints  # (r,): index into `losses` of each range
+    area: Ints  # (r,): area of each range
+    which: Ints  # (a,): index into `losses` of each area, by code
 
     @classmethod
     def of(cls, plan: MeasurementPlan, codes: Codes, held: ProtectionMap | None = None) -> Areas:
         """Find the areas of a kind.
 
-        Parameters
-        ----------
-        plan : MeasurementPlan
-        codes : bytes array (leaves,)
-            Area of each leaf, in the order of the frame; the empty code means none.
-        held : ProtectionMap, optional
-            As for :func:`official_losses`.
+        `codes` (leaves,): area of each leaf, in the order of the frame; the empty code means none.
         """
         spine = plan.spine
         areas, members = memberships_of(codes[spine.leaf_order])

@@ -31,20 +31,11 @@ _HOPELESS = 10**15
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedQuery:
-    """One query group at one geolevel.
-
-    Parameters
-    ----------
-    query : QueryGroup
-    address : int
-        Its number in noise addresses: its position among the product's query groups.
-    share : Fraction
-        Its share of the geounit's budget, > 0.
-    """
+    """One query group at one geolevel."""
 
     query: QueryGroup
-    address: int
-    share: Fraction
+    address: int  # its number in noise addresses: its position among the product's query groups
+    share: Fraction  # its share of the geounit's budget, > 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,20 +54,7 @@ class LevelPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasurementPlan:
-    """Queries, shares and noise of every geounit of a spine.
-
-    Parameters
-    ----------
-    product : Product
-    spine : Spine
-    budget : Budget
-
-    Raises
-    ------
-    BudgetError
-        If the shares on some path from root to leaf do not sum to exactly one, a budgeted query group
-        is not declared by the product, or its share leaves noise too wide to be drawn exactly.
-    """
+    """Queries, shares and noise of every geounit of a spine."""
 
     product: Product
     spine: Spine
@@ -143,11 +121,9 @@ class MeasurementPlan:
     def variances(self, level: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Return the variance of a level's noise by budget multiple, and each geounit's multiple.
 
-        Returns
-        -------
-        variances : float64 (c, q)
-            By distinct multiple and measured query group, in squared counts; infinite without budget.
-        which : int64 (g,)
+        - Returns `variances` (c, q): by distinct multiple and measured query group, in squared counts;
+          infinite without budget.
+        - Returns `which` (g,).
         """
         shares = self.spine.shares[level]
         multiples = (Fraction(1),) if shares is None else shares.multiples

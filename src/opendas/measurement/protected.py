@@ -23,21 +23,11 @@ EXACT, SAME = "published exactly", "the same in all neighbours"
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """Protection of one attribute, geolevel or query group.
+    """Protection of one attribute, geolevel or query group."""
 
-    Parameters
-    ----------
-    status : str
-        One of the words above.
-    within : tuple of str
-        Geolevels and recodes that are known, for :data:`WITHIN`.
-    known : Fraction
-        Share of a record's places at which the exact facts leave nothing open here.
-    """
-
-    status: str
-    within: tuple[str, ...]
-    known: Fraction
+    status: str  # one of the words above
+    within: tuple[str, ...]  # geolevels and recodes that are known, for :data:`WITHIN`
+    known: Fraction  # share of a record's places at which the exact facts leave nothing open here
 
     @property
     def words(self) -> str:
@@ -176,16 +166,7 @@ class Protection:
 def protection_of(held: ProtectionMap, declared: Sequence[str] = ()) -> Protection:
     """Return the protection that a plan's map implies.
 
-    Parameters
-    ----------
-    held : ProtectionMap
-    declared : sequence of str
-        Further exactly published facts, such as which leaves are populated.
-
-    Raises
-    ------
-    PrivacyError
-        If nothing is protected.
+    `declared`: further exactly published facts, such as which leaves are populated.
     """
     plan, product = held.plan, held.plan.product
     names = product.schema.names

@@ -38,27 +38,13 @@ _MOST_TRIED = 200
 
 
 class Classes(NamedTuple):
-    """A batch of classes of places.
+    """A batch of classes of places."""
 
-    Parameters
-    ----------
-    size : int64 (c,)
-        Number of places in each.
-    times : int64 (c,)
-        Number of equal classes.
-    differ : bool (v, c)
-        Statistics of the cell that differ inside the class.
-    moves : bool (levels, c)
-        Geolevels at which its places lie in several geounits.
-    free : bool
-        Whether no fixed sum of a leaf counts them.
-    """
-
-    size: Ints
-    times: Ints
-    differ: Bools
-    moves: Bools
-    free: bool
+    size: Ints  # (c,): number of places in each
+    times: Ints  # (c,): number of equal classes
+    differ: Bools  # (v, c): statistics of the cell that differ inside the class
+    moves: Bools  # (levels, c): geolevels at which its places lie in several geounits
+    free: bool  # whether no fixed sum of a leaf counts them
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,12 +58,6 @@ class ProtectionMap:
     - all *free* places of one official geounit of the lowest geolevel with an invariant (`unit`; the whole
       input without invariants) whose cells have the same joint row of all invariants (`row`), or
     - places of one leaf that the same fixed sums count, with the same joint row.
-
-    Parameters
-    ----------
-    plan : MeasurementPlan
-    facts : PublicFacts
-    patterns : LeafPatterns
 
     Examples
     --------
@@ -96,14 +76,10 @@ class ProtectionMap:
     ) -> ProtectionMap:
         """Build the map of a plan.
 
-        Parameters
-        ----------
-        plan : MeasurementPlan
-        frame : Frame, optional
-            With public unit counts; without it, bounds are ignored.
-        table : ConstraintTable, optional
-            Constraints of the run. With it, the map uses what the values of invariants fix, alone (a total of
-            zero) and with bounds (a total equal to the sum of its lower bounds), and can only be finer.
+        - `frame`: with public unit counts; without it, bounds are ignored.
+        - `table`: constraints of the run. With it, the map uses what the values of invariants fix, alone (a
+          total of zero) and with bounds (a total equal to the sum of its lower bounds), and can only be
+          finer.
         """
         facts = PublicFacts.of(plan.product, plan.spine, frame, table)
         return cls(plan, facts, leaf_patterns(facts))
@@ -145,11 +121,7 @@ class ProtectionMap:
     def place(self, leaf: int, cell: int) -> tuple[int, ...] | None:
         """Return the class of a place, None where no record can be.
 
-        Parameters
-        ----------
-        leaf : int
-            Position along the spine.
-        cell : int
+        `leaf`: position along the spine.
         """
         state = int(self.patterns.state[self.patterns.of_leaf[leaf], self.patterns.atoms.of_cell[cell]])
         if state == EMPTY:
@@ -305,13 +277,7 @@ class ProtectionMap:
         return (*own, *bounds)
 
     def check(self) -> None:
-        """Refuse facts that leave no neighbours.
-
-        Raises
-        ------
-        PrivacyError
-            Names the smallest sufficient set of declarations.
-        """
+        """Refuse facts that leave no neighbours."""
         if self.protects:
             return
         names = self.responsible()
@@ -349,23 +315,14 @@ class ProtectionMap:
 
 
 class _AtomTable(NamedTuple):
-    """Sizes and statistics of atoms, ordered by joint row.
+    """Sizes and statistics of atoms, ordered by joint row."""
 
-    Parameters
-    ----------
-    size : int64 (a,)
-        Cells in each.
-    least, most : int64 (v, a)
-        Least and largest value of each statistic.
-    row : int64 (a,)
-    state : int64 (d, a)
-    """
-
-    size: Ints
+    size: Ints  # (a,): cells in each
+    # least, most (v, a): least and largest value of each statistic.
     least: Ints
     most: Ints
-    row: Ints
-    state: Ints
+    row: Ints  # (a,)
+    state: Ints  # (d, a)
 
     def of_rows(self, pattern: int) -> tuple[Ints, Ints, Ints]:
         """Return the number (r,) of free cells in each joint row, and their extreme values (v, r)."""

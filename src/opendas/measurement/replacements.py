@@ -28,32 +28,19 @@ _MOST_TARGETS = 50_000
 
 
 class Replacement(NamedTuple):
-    """Replacements of a record that change the same answers.
+    """Replacements of a record that change the same answers."""
 
-    Parameters
-    ----------
-    shared : int
-        Lowest geolevel at which both leaves share a geounit, -1 if there is none.
-    one, other : int
-        Path of each leaf, as :meth:`~opendas.geography.spine.Spine.paths` numbers them.
-    apart : frozenset of str
-        Query groups that tell the two cells apart.
-    """
-
-    shared: int
+    shared: int  # lowest geolevel at which both leaves share a geounit, -1 if there is none
+    # one, other: path of each leaf, as :meth:`~opendas.geography.spine.Spine.paths` numbers them.
     one: int
     other: int
-    apart: frozenset[str]
+    apart: frozenset[str]  # query groups that tell the two cells apart
 
 
 class Replacements:
     """The replacements inside the classes of a map.
 
-    Parameters
-    ----------
-    held : ProtectionMap
-    queries : collection of str
-        Measured query groups.
+    `queries`: measured query groups.
     """
 
     def __init__(self, held: ProtectionMap, queries: Collection[str]) -> None:
@@ -296,14 +283,9 @@ class _CellPairs:
 class _Axis:
     """Differences between two levels of one attribute.
 
-    Parameters
-    ----------
-    mask : int64 (k, k)
-        Bits of the factors that tell two levels apart.
-    agree : bool (k, k)
-        Whether the invariants leave both levels possible.
-    kind : int64 (k,)
-        Kind of each level; levels of one kind are in the same sets.
+    - `mask` (k, k): bits of the factors that tell two levels apart.
+    - `agree` (k, k): whether the invariants leave both levels possible.
+    - `kind` (k,): kind of each level; levels of one kind are in the same sets.
     """
 
     def __init__(self, mask: Ints, agree: Bools, kind: Ints) -> None:

@@ -27,25 +27,17 @@ _GROUPS = (
 
 @dataclass(frozen=True, slots=True)
 class AgeSexRow:
-    """Errors of one measure of age and sex at one geolevel.
-
-    Parameters
-    ----------
-    counts : int
-        Number of answers: geounits, times the rows that the measure has in each.
-    mean_abs_error, mean_signed_error : float or None
-        Over all answers, in persons; of the median age in years, of the index of dissimilarity in per cent.
-        None without answers.
-    mean_abs_percent_error, mean_percent_error : float or None
-        In per cent of the true count, over answers whose truth is not zero (MAPE and MALPE). None for
-        measures that are no counts.
-    """
+    """Errors of one measure of age and sex at one geolevel."""
 
     geolevel: str
     measure: str
-    counts: int
+    counts: int  # number of answers: geounits, times the rows that the measure has in each
+    # mean_abs_error, mean_signed_error: over all answers, in persons; of the median age in years, of the
+    # index of dissimilarity in per cent. None without answers.
     mean_abs_error: float | None
     mean_signed_error: float | None
+    # mean_abs_percent_error, mean_percent_error: in per cent of the true count, over answers whose truth is
+    # not zero (MAPE and MALPE). None for measures that are no counts.
     mean_abs_percent_error: float | None
     mean_percent_error: float | None
 
@@ -56,19 +48,14 @@ class AgeSexRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pyramid:
-    """Population by sex and five-year group of the geounit with the median population of its geolevel.
-
-    Parameters
-    ----------
-    truth, estimate : int64 (2, groups)
-    """
+    """Population by sex and five-year group of the geounit with the median population of its geolevel."""
 
     geolevel: str
     geocode: str
     sexes: tuple[str, ...]
     groups: tuple[str, ...]
-    truth: Ints
-    estimate: Ints
+    truth: Ints  # (2, groups)
+    estimate: Ints  # (2, groups)
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
@@ -132,15 +119,8 @@ def _five_years(counts: Floats) -> Floats:
 def median_age(counts: Floats) -> Floats:
     """Return the age that half of the people have not reached, years of age taken as evenly filled.
 
-    Parameters
-    ----------
-    counts : float64 (g, ages)
-        People of each completed year of age.
-
-    Returns
-    -------
-    float64 (g,)
-        NaN without people.
+    - `counts` (g, ages): people of each completed year of age.
+    - Returns (g,): NaN without people.
 
     Examples
     --------

@@ -30,13 +30,7 @@ def as_sparse(histogram: Histogram) -> csr_array:
 
 
 def check_same_frame(truth: Histogram, estimate: Histogram, frame: Frame) -> None:
-    """Check that both histograms have the frame's leaves as rows and the same cells.
-
-    Raises
-    ------
-    DataError
-        Otherwise.
-    """
+    """Check that both histograms have the frame's leaves as rows and the same cells."""
     for name, histogram in (("truth", truth), ("estimate", estimate)):
         if histogram.rows != len(frame):
             raise DataError(

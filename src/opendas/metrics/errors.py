@@ -18,16 +18,10 @@ from opendas.schema.product import Product
 
 @dataclass(frozen=True, slots=True)
 class PopulationBins:
-    """Classes of geounits by their true population.
-
-    Parameters
-    ----------
-    upper : tuple of int
-        Largest population of each class but the last, which is open.
-    """
+    """Classes of geounits by their true population."""
 
     labels: tuple[str, ...]
-    upper: tuple[int, ...]
+    upper: tuple[int, ...]  # largest population of each class but the last, which is open
 
     def of(self, population: Ints) -> Ints:
         """Return the class of each population, from 0."""
@@ -66,18 +60,12 @@ def population_bins(geolevel: str) -> PopulationBins:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
-    """Errors of one query group at one geolevel.
-
-    Parameters
-    ----------
-    population : str or None
-        Class of true population of the geounits; None for all of them.
-    """
+    """Errors of one query group at one geolevel."""
 
     geolevel: str
     query: str
     errors: ErrorSummary
-    population: str | None = None
+    population: str | None = None  # class of true population of the geounits; None for all of them
 
     def to_dict(self) -> dict[str, object]:
         """One row of ``evaluate --json``."""
@@ -87,15 +75,10 @@ class ErrorRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LevelErrors:
-    """Truth and error of one geolevel, summed to its geounits.
-
-    Parameters
-    ----------
-    truth, error : int64 sparse (g, n)
-        Error is estimate minus truth.
-    """
+    """Truth and error of one geolevel, summed to its geounits."""
 
     units: Grouping
+    # truth, error (g, n): error is estimate minus truth.
     truth: csr_array
     error: csr_array
 
@@ -118,15 +101,7 @@ def levels_of(frame: Frame, *, entities: bool = False) -> tuple[str, ...]:
 def level_errors(
     truth: Histogram, estimate: Histogram, frame: Frame, geolevels: Sequence[str | Grouping]
 ) -> tuple[LevelErrors, ...]:
-    """Sum truth and error to the geounits of several geolevels, or other areas of the frame.
-
-    Raises
-    ------
-    DataError
-        If the histograms do not have the frame's leaves as rows, or not the same cells.
-    GeographyError
-        If the frame lacks a geolevel.
-    """
+    """Sum truth and error to the geounits of several geolevels, or other areas of the frame."""
     check_same_frame(truth, estimate, frame)
     error, counts = difference(truth, estimate), as_sparse(truth)
     return tuple(

@@ -34,23 +34,14 @@ _FEDERAL_AIAN = range(1, 4_800)
 
 @dataclass(frozen=True, slots=True)
 class FigureRow:
-    """Mean absolute error of one statistic over the geounits of a figure's universe.
+    """Mean absolute error of one statistic over the geounits of a figure's universe."""
 
-    Parameters
-    ----------
-    figure : str
-        ``"2"`` to ``"5"``.
-    statistic, universe : str
-        In words.
-    mean_abs_error : float or None
-        None where the universe is empty.
-    """
-
-    figure: str
+    figure: str  # ``"2"`` to ``"5"``
+    # statistic, universe: in words.
     statistic: str
     universe: str
     geounits: int
-    mean_abs_error: float | None
+    mean_abs_error: float | None  # None where the universe is empty
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
@@ -92,13 +83,9 @@ def figure_rows(
 ) -> tuple[FigureRow, ...]:
     """Compute the measures whose geolevel or entity category is there.
 
-    Parameters
-    ----------
-    levels : mapping of geolevel or category to LevelErrors
-    frame : Frame
-        For the names of places.
-    groups : bool
-        Whether the product has the race and ethnicity groups of Figure 5.
+    - `levels`, geolevel or category -> LevelErrors.
+    - `frame`: for the names of places.
+    - `groups`: whether the product has the race and ethnicity groups of Figure 5.
     """
     rows: list[FigureRow] = []
     if "county" in levels:

@@ -48,14 +48,8 @@ def group_counts(table: csr_array, schema: Schema, keep: Bools | None = None) ->
 def blau_index(counts: Ints) -> Floats:
     """Heterogeneity of each row of counts: one minus the sum of squared shares; 0 for an empty row.
 
-    Parameters
-    ----------
-    counts : int64 (g, k)
-
-    Returns
-    -------
-    float64 (g,)
-        Between 0 (all alike) and ``1 - 1/k``.
+    - `counts` (g, k).
+    - Returns (g,): between 0 (all alike) and ``1 - 1/k``.
 
     Examples
     --------
@@ -72,16 +66,9 @@ def blau_index(counts: Ints) -> Floats:
 def quintile_classes(index: Floats) -> tuple[tuple[str, ...], Ints]:
     """Split geounits into quintiles; quintiles whose borders coincide are one class.
 
-    Parameters
-    ----------
-    index : float64 (g,)
-
-    Returns
-    -------
-    tuple of str
-        Labels of the classes, for instance ``("1 and 2", "3", "4", "5")`` as in the paper's Table 13.
-    int64 (g,)
-        Class of each geounit. A geounit on a border belongs to the lower class.
+    - `index` (g,).
+    - Returns: labels of the classes, for instance ``("1 and 2", "3", "4", "5")`` as in the paper's Table 13.
+    - Returns (g,): class of each geounit. A geounit on a border belongs to the lower class.
     """
     edges = np.quantile(index, (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), method="inverted_cdf")
     unique = np.unique(edges)
@@ -98,16 +85,10 @@ def _label(numbers: npt.NDArray[np.intp]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BlauRow:
-    """Signed error of the total in one class of geounits by their Blau index.
-
-    Parameters
-    ----------
-    quintile : str
-        ``"1"`` (most alike) to ``"5"``, or several that cannot be told apart.
-    """
+    """Signed error of the total in one class of geounits by their Blau index."""
 
     geolevel: str
-    quintile: str
+    quintile: str  # ``"1"`` (most alike) to ``"5"``, or several that cannot be told apart
     geounits: int
     mean_signed_error: float | None
 
@@ -153,16 +134,9 @@ TARGET = 500
 def within_five_points(truth: Ints, estimate: Ints) -> npt.NDArray[np.int8]:
     """Compare the share of the group that is largest in the truth.
 
-    Parameters
-    ----------
-    truth, estimate : int64 (g, k)
-        Counts of each group.
-
-    Returns
-    -------
-    int8 (g,)
-        1 if the share moves by at most 5 percentage points, 0 if by more or the estimate is empty, -1 (left
-        out) if the truth is empty.
+    - `truth`, `estimate` (g, k): counts of each group.
+    - Returns (g,): 1 if the share moves by at most 5 percentage points, 0 if by more or the estimate is
+      empty, -1 (left out) if the truth is empty.
 
     Notes
     -----
@@ -180,15 +154,8 @@ def within_five_points(truth: Ints, estimate: Ints) -> npt.NDArray[np.int8]:
 def largest_group_holds(truth: Ints, estimate: Ints, within: Fraction) -> tuple[Bools, Bools]:
     """Return where the share of the group that is largest in the truth moves by at most a part of one.
 
-    Parameters
-    ----------
-    truth, estimate : int64 (g, k)
-        Counts of each group.
-
-    Returns
-    -------
-    held, counted : bool (g,)
-        An empty estimate does not hold; an empty truth does not count.
+    - `truth`, `estimate` (g, k): counts of each group.
+    - Returns `held`, `counted` (g,): an empty estimate does not hold; an empty truth does not count.
 
     Notes
     -----
@@ -237,19 +204,11 @@ def population_interval(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CriterionBin:
-    """The criterion in one population interval.
-
-    Parameters
-    ----------
-    geounits : int
-        With at least one person in the truth, in the universe of the base.
-    within : int
-        Of these, how many hold.
-    """
+    """The criterion in one population interval."""
 
     population: str
-    geounits: int
-    within: int
+    geounits: int  # with at least one person in the truth, in the universe of the base
+    within: int  # of these, how many hold
 
     @property
     def passes(self) -> bool:
@@ -268,22 +227,12 @@ class CriterionBin:
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """The criterion at one geolevel or entity category.
-
-    Parameters
-    ----------
-    base : str
-        ``"total"`` or ``"18plus"``: whose share is taken. Intervals are of total population.
-    bins : tuple of CriterionBin
-        Intervals from the smallest; empty ones included.
-    target : CriterionBin
-        All areas with at least 500 people.
-    """
+    """The criterion at one geolevel or entity category."""
 
     geolevel: str
-    base: str
-    bins: tuple[CriterionBin, ...]
-    target: CriterionBin
+    base: str  # ``"total"`` or ``"18plus"``: whose share is taken. Intervals are of total population.
+    bins: tuple[CriterionBin, ...]  # intervals from the smallest; empty ones included
+    target: CriterionBin  # all areas with at least 500 people
 
     @property
     def smallest_passing(self) -> str | None:
@@ -324,10 +273,7 @@ def _criterion(geolevel: str, base: str, held: npt.NDArray[np.int8], population:
 def criterion(levels: Iterable[LevelErrors], product: Product) -> tuple[Criterion, ...]:
     """Evaluate the criterion at each level, for the total and for the voting-age population.
 
-    Parameters
-    ----------
-    product : Product
-        With attributes ``hispanic`` and ``cenrace``; the voting-age base needs ``votingage``.
+    `product`: with attributes ``hispanic`` and ``cenrace``; the voting-age base needs ``votingage``.
     """
     schema = product.schema
     bases: dict[str, Bools | None] = {"total": None}

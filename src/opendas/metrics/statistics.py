@@ -17,24 +17,16 @@ QUANTILES = ("0.005", "0.025", "0.25", "0.5", "0.75", "0.975", "0.995")
 
 @dataclass(frozen=True, slots=True)
 class ErrorSummary:
-    """Errors of one query group over some geounits, in counts.
+    """Errors of one query group over some geounits, in counts."""
 
-    Parameters
-    ----------
-    geounits : int
-        Number of geounits.
-    mean_abs_error : float or None
-        Absolute error summed over the rows of the query group, averaged over geounits; None without geounits.
-    mean_signed_error : float or None
-        Estimate minus truth, summed over the rows, averaged over geounits. A query group counts everybody
-        once, so this is the error of the total, whatever the group.
-    quantiles : mapping of probability to int, or None
-        Of the signed errors of the single answers, pooled over geounits and rows of the query group.
-    """
-
-    geounits: int
+    geounits: int  # number of geounits
+    # Absolute error summed over the rows of the query group, averaged over geounits; None without geounits.
     mean_abs_error: float | None
+    # Estimate minus truth, summed over the rows, averaged over geounits. A query group counts everybody once,
+    # so this is the error of the total, whatever the group.
     mean_signed_error: float | None
+    # probability -> int: of the signed errors of the single answers, pooled over geounits and rows of the
+    # query group.
     quantiles: Mapping[str, int] | None
 
     def to_dict(self) -> dict[str, object]:
@@ -50,17 +42,9 @@ class ErrorSummary:
 def quantiles(nonzero: Ints, count: int) -> dict[str, int]:
     """Quantiles of a sample given by its non-zero values and its size.
 
-    Parameters
-    ----------
-    nonzero : int64 array, ascending
-        The values that are not zero.
-    count : int, >= len(nonzero), >= 1
-        Size of the sample; the rest is zero.
-
-    Returns
-    -------
-    dict of str to int
-        For each probability ``p`` the least value whose empirical distribution function reaches ``p``.
+    - `nonzero`, ascending: the values that are not zero.
+    - `count`, >= len(nonzero), >= 1: size of the sample; the rest is zero.
+    - Returns: for each probability ``p`` the least value whose empirical distribution function reaches ``p``.
 
     Notes
     -----
@@ -107,13 +91,7 @@ def summary(errors: csr_array) -> ErrorSummary:
 def summaries(errors: csr_array, group_of_unit: Ints, groups: int) -> Iterator[ErrorSummary]:
     """Summarise a (g, m) table of signed errors within groups of geounits.
 
-    Parameters
-    ----------
-    errors : int64 sparse (g, m)
-    group_of_unit : int64 (g,)
-        Group of each geounit, from 0; -1 is left out.
-    groups : int
-        Number of groups.
+    `group_of_unit` (g,): group of each geounit, from 0; -1 is left out.
     """
     group_of_entry = np.repeat(group_of_unit, np.diff(errors.indptr))
     order = np.lexsort((errors.data, group_of_entry))

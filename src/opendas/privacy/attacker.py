@@ -111,17 +111,8 @@ def zcdp_power_bound(rho: Fraction | int | str, alpha: float) -> float:
 def pure_power_bound(epsilon: Fraction | int | str, alpha: float) -> float:
     """Bound the power of every test at level alpha against every epsilon-DP mechanism.
 
-    Parameters
-    ----------
-    epsilon : Fraction, int or str, >= 0
-    alpha : float, in (0, 1)
-        False-positive rate.
-
-    Returns
-    -------
-    float
-        The smaller of ``exp(epsilon) alpha`` and ``1 - exp(-epsilon) (1 - alpha)``; attained by randomised
-        response.
+    Returns: the smaller of ``exp(epsilon) alpha`` and ``1 - exp(-epsilon) (1 - alpha)``; attained by
+    randomised response.
 
     Notes
     -----

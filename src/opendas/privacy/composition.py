@@ -56,24 +56,14 @@ class Bounds(NamedTuple):
 
 
 class LossCurve(NamedTuple):
-    """Upper bounds of one composed loss along a grid.
+    """Upper bounds of one composed loss along a grid."""
 
-    Parameters
-    ----------
-    epsilon : float64 (points,)
-        Ascending.
-    delta : float64 (points,)
-        Upper bound of delta at each epsilon.
-    tail : float64 (points,)
-        Upper bound of the probability under ``P`` that the loss, rounded to the grid, exceeds epsilon.
-    slack : float
-        Rounding lowers the loss by more than this with probability below 1e-14.
-    """
-
-    epsilon: Floats
-    delta: Floats
+    epsilon: Floats  # (points,): ascending
+    delta: Floats  # (points,): upper bound of delta at each epsilon
+    # (points,): upper bound of the probability under ``P`` that the loss, rounded to the grid, exceeds
+    # epsilon.
     tail: Floats
-    slack: float
+    slack: float  # rounding lowers the loss by more than this with probability below 1e-14
 
 
 class _Loss(NamedTuple):
@@ -239,19 +229,6 @@ class _TiltedSum:
 class ComposedLoss:
     """Sum of the independent privacy losses of the answers that differ.
 
-    Parameters
-    ----------
-    changes : ChangedAnswers
-    points : int
-        Points of the grid.
-
-    Raises
-    ------
-    PrivacyError
-        If noise is too wide to list its values.
-    EnvironmentFailure
-        On use, if the extra ``account`` is not installed.
-
     Examples
     --------
     >>> loss = ComposedLoss({(DiscreteGaussian(Fraction(1, 2)), 1): 1})
@@ -276,19 +253,8 @@ class ComposedLoss:
     def epsilon(self, delta: Fraction | int | str) -> Bounds:
         """Bound the least epsilon with at most the given delta.
 
-        Parameters
-        ----------
-        delta : Fraction, int or str, in [1e-45, 1)
-
-        Returns
-        -------
-        Bounds
-            ``upper`` is a valid epsilon. At any epsilon below ``lower``, delta is larger.
-
-        Raises
-        ------
-        ConfigError
-            If delta is a float or out of range.
+        - `delta`, in [1e-45, 1).
+        - Returns: ``upper`` is a valid epsilon. At any epsilon below ``lower``, delta is larger.
         """
         value = _resolved_delta(delta)
         if not self.losses:

@@ -42,18 +42,10 @@ _SEARCH_DIGITS = 24
 def group_loss(loss: Fraction, units: int, *, pure: bool) -> Fraction:
     """Return the loss when several protected units change together, such as the persons of a household.
 
-    Parameters
-    ----------
-    loss : Fraction
-        Loss of one unit: rho, or epsilon if `pure`.
-    units : int, >= 1
-    pure : bool
-
-    Returns
-    -------
-    Fraction
-        ``units**2`` times rho, ``units`` times epsilon. This is the smallest valid bound: units that change
-        alike attain it, for instance persons of one age and race who move together.
+    - `loss`: loss of one unit: rho, or epsilon if `pure`.
+    - `units`, >= 1.
+    - Returns: ``units**2`` times rho, ``units`` times epsilon. This is the smallest valid bound: units that
+      change alike attain it, for instance persons of one age and race who move together.
 
     Notes
     -----

@@ -25,20 +25,10 @@ Words = Callable[[int], npt.NDArray[np.uint64]]
 def sample(law: Noise, size: int | tuple[int, ...] | None, rng: np.random.Generator | None) -> Ints:
     """Draw from a law, int64 of the shape `size`.
 
-    Parameters
-    ----------
-    law : Noise
-    size : int, tuple of int or None
-        None is a single number, an array without dimensions.
-    rng : numpy.random.Generator or None
-        For simulations. None takes words of the operating system, as anything needs that is to protect.
+    - `size`: None is a single number, an array without dimensions.
+    - `rng`: for simulations. None takes words of the operating system, as anything needs that is to protect.
 
-    Raises
-    ------
-    ConfigError
-        If `rng` is no generator.
-    PrivacyError
-        If the law is too wide for a table.
+    Raises `ConfigError` if `rng` is no generator. Raises `PrivacyError` if the law is too wide for a table.
     """
     words = _words(rng)
     out = np.empty(() if size is None else size, dtype=np.int64)

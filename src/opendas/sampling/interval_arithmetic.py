@@ -39,22 +39,9 @@ def ceil_shift(value: int, shift: int) -> int:
 def exp_neg(x: Fraction, precision: int) -> Interval:
     """Enclose ``2**precision * exp(-x)`` between two integers.
 
-    Parameters
-    ----------
-    x : Fraction, >= 0
-        Exponent, exact.
-    precision : int, > 0
-        Bits after the binary point.
-
-    Returns
-    -------
-    tuple of int
-        ``(low, high)`` with ``low <= 2**precision * exp(-x) <= high``, normally one unit apart.
-
-    Raises
-    ------
-    ValueError
-        If ``x`` is negative.
+    - `x`, >= 0: exponent, exact.
+    - `precision`, > 0: bits after the binary point.
+    - Returns: ``(low, high)`` with ``low <= 2**precision * exp(-x) <= high``, normally one unit apart.
 
     Notes
     -----
@@ -90,24 +77,8 @@ def exp_neg(x: Fraction, precision: int) -> Interval:
 def gaussian_weights(sigma2: Fraction, precision: int, stop: int) -> Iterator[Interval]:
     """Enclose the weights ``w(k) = exp(-k**2 / (2 sigma2))`` for ``k = 1, 2, ...``.
 
-    Parameters
-    ----------
-    sigma2 : Fraction, > 0
-        Variance parameter.
-    precision : int
-        Bits after the binary point.
-    stop : int
-        The last weight is the first of at most ``stop`` units.
-
-    Yields
-    ------
-    tuple of int
-        Interval of ``w(k)`` in units of ``2**-precision``.
-
-    Raises
-    ------
-    TooCoarse
-        If the precision is too small for the weights to fall.
+    - `stop`: the last weight is the first of at most ``stop`` units.
+    - Returns: interval of ``w(k)`` in units of ``2**-precision``.
     """
     low, high = exp_neg(1 / (2 * sigma2), precision)
     square_low, square_high = low * low >> precision, ceil_shift(high * high, precision)
@@ -127,22 +98,10 @@ def gaussian_weights(sigma2: Fraction, precision: int, stop: int) -> Iterator[In
 def gaussian_tail_floors(sigma2: Fraction, bits: int) -> list[int]:
     """Return ``floor(2**bits * P(X > k))`` for the discrete Gaussian.
 
-    Parameters
-    ----------
-    sigma2 : Fraction, > 0
-        Variance parameter of ``P(k)`` proportional to ``exp(-k**2 / (2 sigma2))``.
-    bits : int
-        Bits of the thresholds.
+    - `sigma2`, > 0: variance parameter of ``P(k)`` proportional to ``exp(-k**2 / (2 sigma2))``.
+    - Returns: values for ``k = 0, 1, ...``, non-increasing, ending with the first 0.
 
-    Returns
-    -------
-    list of int
-        Values for ``k = 0, 1, ...``, non-increasing, ending with the first 0.
-
-    Raises
-    ------
-    PrivacyError
-        If a value cannot be decided at the largest working precision.
+    Raises `PrivacyError` if a value cannot be decided at the largest working precision.
     """
     return _decided(lambda guard: _gaussian_floors(sigma2, bits, guard), bits)
 

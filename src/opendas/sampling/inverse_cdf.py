@@ -41,38 +41,23 @@ class SamplerTable:
     """Thresholds of one law, with a guide that finds a word's place in one look-up.
 
     Make one with :meth:`build`; tables are cached per law and shared between threads.
-
-    Parameters
-    ----------
-    distribution : Noise
-        The law.
-    floors : ndarray of int64, shape (f,)
-        ``floor(2**64 P(X > k))`` for ``k = 0, 1, ...``, non-increasing, the last one 0.
-    guide : ndarray of int32, shape (g + 1,)
-        For each leading pattern of a folded word: the magnitude it decides, or ``~m`` where thresholds lie
-        inside the cell and ``m`` is the largest magnitude possible there.
-    shift : int
-        A folded word shifted right by this many bits is its guide cell.
     """
 
     distribution: Noise
-    floors: Ints
+    floors: Ints  # (f,): ``floor(2**64 P(X > k))`` for ``k = 0, 1, ...``, non-increasing, the last one 0
+    # (g + 1,): for each leading pattern of a folded word: the magnitude it decides, or ``~m`` where
+    # thresholds lie inside the cell and ``m`` is the largest magnitude possible there.
     guide: NDArray[np.int32]
-    shift: int
+    shift: int  # a folded word shifted right by this many bits is its guide cell
 
     @staticmethod
     def build(distribution: Noise) -> SamplerTable:
         """Return the table of a law, from the cache where it was built before.
 
-        Parameters
-        ----------
-        distribution : Noise
-            The law; equal laws share a table.
+        `distribution`: the law; equal laws share a table.
 
-        Raises
-        ------
-        PrivacyError
-            If the law is so wide that the table would need more than ``MAX_FLOORS`` thresholds a side.
+        Raises `PrivacyError` if the law is so wide that the table would need more than ``MAX_FLOORS``
+        thresholds a side.
         """
         return _CACHE.get(distribution)
 
@@ -84,43 +69,19 @@ class SamplerTable:
     def lookup(self, words: NDArray[np.uint64], out: Ints, ties: Ints) -> int:
         """Draw from the first column of ``words``; leave undecided words for :meth:`resolve`.
 
-        Parameters
-        ----------
-        words : ndarray of uint64, shape (n, 2)
-            Column 0 holds the words.
-        out : ndarray of int64, shape (n,)
-            Receives the draws; entries listed in ``ties`` are not final.
-        ties : ndarray of int64, shape at least (n,)
-            Receives the positions of undecided words.
-
-        Returns
-        -------
-        int
-            Number of undecided words.
+        - `words` (n, 2): column 0 holds the words.
+        - `out` (n,): receives the draws; entries listed in ``ties`` are not final.
+        - `ties`, at least (n,): receives the positions of undecided words.
+        - Returns: number of undecided words.
         """
         return int(_lookup(words, self.guide, self.shift, self.floors, out, ties))
 
     def resolve(self, word: int, more: Callable[[int], int], *, last: int = LAST_REFINEMENT) -> int:
         """Decide a word that ties with a threshold, with as many further words as it takes.
 
-        Parameters
-        ----------
-        word : int
-            The first 64 bits.
-        more : callable
-            ``more(r)`` returns the word of refinement ``r = 1, 2, ...`` of the same address.
-        last : int
-            Largest refinement.
-
-        Returns
-        -------
-        int
-            The draw.
-
-        Raises
-        ------
-        PrivacyError
-            If the last refinement is used up.
+        - `word`: the first 64 bits.
+        - `more`: ``more(r)`` returns the word of refinement ``r = 1, 2, ...`` of the same address.
+        - `last`: largest refinement.
         """
         value = word
         for refinement in range(1, last + 1):

@@ -143,11 +143,6 @@ def stated_mechanism(name: str) -> str:
     """Return the word for a mechanism of a run file: its name, and for one of another package its version.
 
     The version is part of the measurement plan, so that one key never serves two versions.
-
-    Raises
-    ------
-    ConfigError
-        If there is none of this name, or it is no mechanism.
     """
     if name in OWN_MECHANISMS:
         return name
@@ -172,13 +167,7 @@ def stated_mechanism(name: str) -> str:
 
 @lru_cache(maxsize=64)
 def find_mechanism(word: str) -> tuple[AnswerMechanism, Origin]:
-    """Return the mechanism of another package that a plan was made with.
-
-    Raises
-    ------
-    ConfigError
-        If the package is not installed, or in another version.
-    """
+    """Return the mechanism of another package that a plan was made with."""
     found = _STATED.fullmatch(word)
     if found is None:
         raise ConfigError(f"{word!r} names no mechanism of another package.")
@@ -193,18 +182,11 @@ def find_mechanism(word: str) -> tuple[AnswerMechanism, Origin]:
 
 @dataclass(frozen=True, slots=True)
 class StatedNoise:
-    """The noise of a mechanism of another package: what it states, nothing of its law.
+    """The noise of a mechanism of another package: what it states, nothing of its law."""
 
-    Parameters
-    ----------
-    sigma2 : Fraction, > 0
-        ``1 / (2 rho)``, in squared counts: the parameter of the discrete Gaussian of the same loss.
-    mechanism : str
-        As :func:`stated_mechanism` words it.
-    """
-
+    # > 0: ``1 / (2 rho)``, in squared counts: the parameter of the discrete Gaussian of the same loss.
     sigma2: Fraction
-    mechanism: str
+    mechanism: str  # as :func:`stated_mechanism` words it
 
     @property
     def name(self) -> str:
@@ -238,12 +220,7 @@ class StatedNoise:
         return 0
 
     def check(self) -> None:
-        """Refuse a mechanism that spends more than it is granted, before a key exists.
-
-        Raises
-        ------
-        PrivacyError
-        """
+        """Refuse a mechanism that spends more than it is granted, before a key exists."""
         spent = find_mechanism(self.mechanism)[0].spends(self.rho)
         if not isinstance(spent, Fraction | int) or isinstance(spent, bool) or not 0 < spent <= self.rho:
             raise PrivacyError(
@@ -252,13 +229,7 @@ class StatedNoise:
             )
 
     def answers(self, exact: Ints, words: KeyedWords) -> Ints:
-        """Return the noisy answers of one query group at one geounit, int64 (m,).
-
-        Raises
-        ------
-        PrivacyError
-            If the mechanism fails, or answers with anything else. No message holds an answer.
-        """
+        """Return the noisy answers of one query group at one geounit, int64 (m,)."""
         given = exact.copy()
         given.flags.writeable = False
         try:

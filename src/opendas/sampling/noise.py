@@ -45,26 +45,9 @@ REFINEMENT_BITS = 16
 def index_array(field: str, values: ArrayLike, bits: int) -> tuple[Ints, tuple[int, ...]]:
     """Check that all ``values`` fit in ``bits`` bits.
 
-    Parameters
-    ----------
-    field : str
-        Name for the message.
-    values : array of int
-        Indices.
-    bits : int
-        Width of the field.
-
-    Returns
-    -------
-    indices : ndarray of int64, one dimension
-        The values, contiguous and read-only (so that one compiled version of the kernels serves all callers).
-    shape : tuple of int
-        Shape of ``values``.
-
-    Raises
-    ------
-    PrivacyError
-        If a value is not an integer, negative, or too large.
+    - Returns `indices`: the values, contiguous and read-only (so that one compiled version of the kernels
+      serves all callers).
+    - Returns `shape`: shape of ``values``.
     """
     array = np.asarray(values)
     if array.dtype != np.int64:
@@ -167,17 +150,7 @@ class NoiseSource:
     The same key, table and address give the same value in whatever call, order, thread or process. Threads
     may share a source; a worker process makes its own from the key bytes.
 
-    Parameters
-    ----------
-    key : bytes, 32 of them
-        From :meth:`opendas.custody.run_key.RunKey.derive`.
-
-    Raises
-    ------
-    PrivacyError
-        If the key is not 32 bytes.
-    EnvironmentFailure
-        On a big-endian machine, where addresses would have other bytes.
+    `key`, 32 bytes: from :meth:`opendas.custody.run_key.RunKey.derive`.
     """
 
     __slots__ = ("_cipher", "_local")
@@ -203,24 +176,14 @@ class NoiseSource:
     def draw_many(self, level: int, requests: Sequence[Request]) -> list[Ints]:
         """Draw several grids of one geolevel; small ones share one call of the cipher.
 
-        Parameters
-        ----------
-        level : int
-            Geolevel, 8 bits.
-        requests : sequence of (table, unit, query, cells)
-            The law; geounit indices in the spine of the run, 40 bits, int or int array (C,); the query group,
-            16 bits; cell indices in the *full* query, 48 bits, int array (m,).
+        - `level`: geolevel, 8 bits.
+        - `requests` (table, unit, query, cells): the law; geounit indices in the spine of the run, 40 bits,
+          int or int array (C,); the query group, 16 bits; cell indices in the *full* query, 48 bits, int
+          array (m,).
+        - Returns: in counts, one array a request, of shape ``unit.shape + cells.shape``: (m,) for a single
+          geounit, (C, m) for several.
 
-        Returns
-        -------
-        list of ndarray of int64
-            In counts, one array a request, of shape ``unit.shape + cells.shape``: (m,) for a single geounit,
-            (C, m) for several.
-
-        Raises
-        ------
-        PrivacyError
-            If an index does not fit its field. Nothing is drawn then.
+        Raises `PrivacyError` if an index does not fit its field. Nothing is drawn then.
         """
         prepared: list[_Prepared] = []
         for request in requests:
@@ -233,22 +196,13 @@ class NoiseSource:
     def draw_pairs(self, level: int, requests: Sequence[Request]) -> list[Ints]:
         """Draw the noise of pairs of a geounit and a cell, of several query groups of one geolevel.
 
-        Parameters
-        ----------
-        level : int
-            Geolevel, 8 bits.
-        requests : sequence of (table, units, query, cells)
-            As for :meth:`draw_many`, but with as many geounits as cells, int arrays (N,).
+        - `level`: geolevel, 8 bits.
+        - `requests` (table, units, query, cells): as for :meth:`draw_many`, but with as many geounits as
+          cells, int arrays (N,).
+        - Returns (N,): the draw of each pair, one array a request.
 
-        Returns
-        -------
-        list of ndarray of int64, shape (N,)
-            The draw of each pair, one array a request.
-
-        Raises
-        ------
-        PrivacyError
-            If an index does not fit its field, or geounits and cells differ in number. Nothing is drawn then.
+        Raises `PrivacyError` if an index does not fit its field, or geounits and cells differ in number.
+        Nothing is drawn then.
         """
         prepared = [_Prepared.paired(level, request) for request in requests]
         self._run(prepared)
@@ -257,18 +211,13 @@ class NoiseSource:
     def add_sums(self, level: int, requests: Sequence[SumRequest]) -> None:
         """Add the draws of several grids of one geolevel to sums over groups of geounits; keep none of them.
 
-        Parameters
-        ----------
-        level : int
-            Geolevel, 8 bits.
-        requests : sequence of (table, units, query, cells, group, sums)
-            The first four as for :meth:`draw_many`; ``group``, int64 (C,), tells to which row of ``sums``,
-            int64 (G, M), each geounit's draws are added, each in the column with the number of its cell.
+        - `level`: geolevel, 8 bits.
+        - `requests` (table, units, query, cells, group, sums): the first four as for :meth:`draw_many`;
+          ``group``, int64 (C,), tells to which row of ``sums``, int64 (G, M), each geounit's draws are added,
+          each in the column with the number of its cell.
 
-        Raises
-        ------
-        PrivacyError
-            If an index does not fit its field, or sums have no place for a draw. Nothing is drawn then.
+        Raises `PrivacyError` if an index does not fit its field, or sums have no place for a draw. Nothing is
+        drawn then.
         """
         prepared: list[_Prepared] = []
         for i, request in enumerate(requests):
@@ -282,10 +231,7 @@ class NoiseSource:
         As :class:`opendas.sampling.mechanisms.KeyedWords`: those of number `n` and refinement `r` are what a
         draw takes for cell `n` and refinement `r`.
 
-        Raises
-        ------
-        PrivacyError
-            On use, if an index does not fit its field.
+        Raises `PrivacyError` on use, if an index does not fit its field.
         """
 
         def words(numbers: Ints, refinement: int = 0) -> NDArray[np.uint64]:

@@ -27,23 +27,12 @@ _WORD_BYTES = 8
 def keyed_labels(key: bytes, words: NDArray[Any]) -> NDArray[np.uint64]:
     """Return a label for each row.
 
-    Parameters
-    ----------
-    key : bytes, 32 of them
-        From :meth:`opendas.custody.run_key.RunKey.derive`, for rows of this width only.
-    words : int64 (n, w)
-        Rows. Equal rows get equal labels, different ones different labels but for one chance in ``2**64``.
+    - `key`, 32 bytes: from :meth:`opendas.custody.run_key.RunKey.derive`, for rows of this width only.
+    - `words` (n, w): rows. Equal rows get equal labels, different ones different labels but for one chance in
+      ``2**64``.
 
-    Returns
-    -------
-    uint64 (n,)
-
-    Raises
-    ------
-    PrivacyError
-        If the key is not 32 bytes, or the words are not 64-bit integers in two dimensions.
-    EnvironmentFailure
-        On a big-endian machine, where words would have other bytes.
+    Raises `PrivacyError` if the key is not 32 bytes, or the words are not 64-bit integers in two dimensions.
+    Raises `EnvironmentFailure` on a big-endian machine, where words would have other bytes.
     """
     return _sealed(key, words)[:, 0].copy()
 
@@ -51,22 +40,9 @@ def keyed_labels(key: bytes, words: NDArray[Any]) -> NDArray[np.uint64]:
 def keyed_texts(key: bytes, texts: Codes) -> NDArray[np.uint64]:
     """Return 128 bits that stand for each text: the same for equal texts, whatever stands beside them.
 
-    Parameters
-    ----------
-    key : bytes, 32 of them
-        From :meth:`opendas.custody.run_key.RunKey.derive`, for texts only.
-    texts : bytes (n,)
-        Of any lengths; null bytes at the end do not count.
-
-    Returns
-    -------
-    uint64 (n, 2)
-        Two of ``n`` different texts have the same with a chance below ``n^2 / 2^129``.
-
-    Raises
-    ------
-    PrivacyError, EnvironmentFailure
-        As :func:`keyed_labels`.
+    - `key`, 32 bytes: from :meth:`opendas.custody.run_key.RunKey.derive`, for texts only.
+    - `texts` (n,): of any lengths; null bytes at the end do not count.
+    - Returns (n, 2): two of ``n`` different texts have the same with a chance below ``n^2 / 2^129``.
     """
     lengths = np.strings.str_len(texts).astype(np.int64)
     found = np.zeros((len(texts), _BLOCK_WORDS), dtype=np.uint64)
@@ -116,25 +92,15 @@ def keep_at_most(
 ) -> Bools:
     """Choose at most so many rows of each unit: the first by their labels.
 
-    Parameters
-    ----------
-    most : int, >= 1
-        Rows kept of a unit.
-    unit : int64 (n,)
-        Whose each row is.
-    content : sequence of integers (n,)
-        The other columns, by which rows are identical or not.
-    label : callable(rows, twin)
-        Returns the labels of some rows, given by position, int64 (r,); `twin` numbers each among the rows
-        identical to it, from 1.
-    apart : int64 (n,), optional
-        Rows of one unit that are kept differ in it: of those with the same value only the first is.
-
-    Returns
-    -------
-    bool (n,)
-        True for rows kept. As a multiset, those kept of a unit are a function of the rows of this unit and of
-        their labels; in which order the rows came changes nothing.
+    - `most`, >= 1: rows kept of a unit.
+    - `unit` (n,): whose each row is.
+    - `content` (n,): the other columns, by which rows are identical or not.
+    - `label` (rows, twin): returns the labels of some rows, given by position, int64 (r,); `twin` numbers
+      each among the rows identical to it, from 1.
+    - `apart` (n,): rows of one unit that are kept differ in it: of those with the same value only the first
+      is.
+    - Returns (n,): True for rows kept. As a multiset, those kept of a unit are a function of the rows of this
+      unit and of their labels; in which order the rows came changes nothing.
 
     Notes
     -----

@@ -30,21 +30,9 @@ _BELOW_TWO_PI_SQUARED = 19
 def margin_of_sum(laws: Sequence[Noise], confidence: Fraction) -> int:
     """Return the smallest ``m`` with ``P(|X_1 + ... + X_k| <= m) >= confidence``, decided exactly.
 
-    Parameters
-    ----------
-    laws : sequence of DiscreteGaussian or DiscreteLaplace, at least one
-        Laws of the independent terms.
-    confidence : Fraction, in [0, 1)
-
-    Returns
-    -------
-    int
-        In counts.
-
-    Raises
-    ------
-    ConfigError
-        If there is no law, or discrete Laplace laws of several scales too wide to convolve.
+    - `laws`, at least one: laws of the independent terms.
+    - `confidence`, in [0, 1).
+    - Returns: in counts.
 
     Examples
     --------
