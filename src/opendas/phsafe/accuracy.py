@@ -39,36 +39,18 @@ _INPUT_TAG = "00" * 32
 
 @dataclass(frozen=True, slots=True)
 class AccuracyRow:
-    """Errors of one table, region type, population group and cell over regions and trials. Confidential.
-
-    Parameters
-    ----------
-    table, region_type, iteration : str
-    cell : int
-    experimental_moe : float
-        90th percentile (linear interpolation) of |noisy - exact|, truncation included.
-    count : int
-        Number of errors.
-    expected_moe : float
-        Margin by the published formula, to one decimal.
-    exact_moe : int
-        Smallest m with P(|noise| <= m) >= 0.90.
-    noise_moe : float
-        90th percentile of |noisy - truncated|: noise alone.
-    truncation_bias : float
-        Mean of truncated - not truncated, in persons: never positive.
-    """
+    """Errors of one table, region type, population group and cell over regions and trials. Confidential."""
 
     table: str
     region_type: str
     iteration: str
     cell: int
-    experimental_moe: float
-    count: int
-    expected_moe: float
-    exact_moe: int
-    noise_moe: float
-    truncation_bias: float
+    experimental_moe: float  # 90th percentile (linear interpolation) of |noisy - exact|, truncation included
+    count: int  # number of errors
+    expected_moe: float  # margin by the published formula, to one decimal
+    exact_moe: int  # smallest m with P(|noise| <= m) >= 0.90
+    noise_moe: float  # 90th percentile of |noisy - truncated|: noise alone
+    truncation_bias: float  # mean of truncated - not truncated, in persons: never positive
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -80,18 +62,8 @@ def run_accuracy(
 ) -> tuple[AccuracyRow, ...]:
     """Compare private tables of a configuration and test data with the truth.
 
-    Parameters
-    ----------
-    config_path, data : Path
-        As for a private run.
-    trials : int, >= 1
-    options : HouseholdOptions
-        Its seed is the first trial's.
-
-    Raises
-    ------
-    ConfigError, DataError, EnvironmentFailure
-        As for a private run.
+    - `trials`, >= 1.
+    - `options`: its seed is the first trial's.
     """
     config = read_config(config_path, Mode.PRIVATE, options.tables)
     plan = Plan(config, options.sensitivity, options.truncation)
@@ -114,20 +86,10 @@ def accuracy_report(
     No ledger is charged, so nothing of the report may be released, and data that need protection must not be
     used.
 
-    Parameters
-    ----------
-    plan : Plan
-    linked : Linked
-    trials : int, >= 1
-    seed : int
-        Seed of the first trial; later trials count up from it.
-    progress : callable(stage, done, total), optional
-    derived : tuple of Derived
-
-    Returns
-    -------
-    tuple of AccuracyRow
-        By table, level, population group and cell.
+    - `trials`, >= 1.
+    - `seed`: seed of the first trial; later trials count up from it.
+    - `progress` (stage, done, total).
+    - Returns: by table, level, population group and cell.
     """
     if trials < 1:
         raise ConfigError(f"an accuracy report needs at least one trial, not {trials}.")
@@ -174,11 +136,8 @@ def _rows(
 ) -> Iterator[AccuracyRow]:
     """Yield the rows of a table at a level.
 
-    Parameters
-    ----------
-    errors : int64 (3, trials, regions, groups, cells)
-        Absolute errors from noise and truncation, absolute errors from noise alone, and errors from
-        truncation.
+    `errors` (3, trials, regions, groups, cells): absolute errors from noise and truncation, absolute errors
+    from noise alone, and errors from truncation.
     """
     every: tuple[Table | Derived, ...] = (*derived, *plan.config.tables)
     declared = next(one for one in every if one.name == name)
@@ -212,11 +171,8 @@ def _rows(
 def published_moe(noise: LevelNoise, plan: Plan) -> float:
     """Return EXPECTED_MOE of the published report: ``1.64 D / sqrt(2 rho)``, or ``b ln(20 / (1 + e^(1/b)))``.
 
-    Returns
-    -------
-    float
-        To one decimal, as published; 0 for an infinite budget. For wide two-sided geometric noise this is
-        the margin of a continuous law.
+    Returns: to one decimal, as published; 0 for an infinite budget. For wide two-sided geometric noise this
+    is the margin of a continuous law.
     """
     if isinstance(noise.budget, str):
         return 0.0
@@ -229,18 +185,7 @@ def published_moe(noise: LevelNoise, plan: Plan) -> float:
 
 
 def write_report(folder: Path, rows: Sequence[AccuracyRow]) -> Path:
-    """Write a report in the published form, one ``|``-delimited file, with further columns at the end.
-
-    Parameters
-    ----------
-    folder : Path
-        New, empty, or with an earlier report. Only its owner can read it afterwards.
-
-    Raises
-    ------
-    ConfigError
-        If the folder holds other files, or lies in a release.
-    """
+    """Write a report in the published form, one ``|``-delimited file, with further columns at the end."""
     path = folder / PART_FILE
     refuse_inside_release(folder)
     if folder.exists() and (not folder.is_dir() or any(one != path for one in folder.iterdir())):

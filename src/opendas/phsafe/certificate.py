@@ -75,18 +75,8 @@ def household_certificate(
 ) -> dict[str, Any]:
     """Build the content of ``certificate.json``.
 
-    Parameters
-    ----------
-    plan : Plan
-    files : iterable of ReleasedFile
-        The tables.
-    derived : iterable of Derived
-    account : AccountFacts, optional
-        By default, an account of this run only.
-    seeded : bool
-    key : str
-        Custody of the run key when the tables were complete.
-    version, commit, issued : str
+    - `account`: by default, an account of this run only.
+    - `key`: custody of the run key when the tables were complete.
     """
     stamps = run_stamps(plan, seeded=seeded)
     account = account or AccountFacts(False, 1, {PRODUCT: 1}, 0)

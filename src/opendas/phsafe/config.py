@@ -49,31 +49,18 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A parsed configuration.
+    """A parsed configuration."""
 
-    Parameters
-    ----------
-    state_filter : tuple of str
-        Two-digit FIPS codes of the states in the region grid, in order.
-    reader : str
-        ``csv`` or ``cef``.
-    mechanism : Mechanism or None
-        Discrete Gaussian under zCDP, discrete Laplace under pure differential privacy. This and the next two
-        are None if a configuration for the non-private mode omits them.
-    budgets : mapping of str to mapping of Level to (Fraction, > 0, or "infinity")
-        Per table and level, rho or epsilon, without levels of budget zero and tables without a level.
-    tau : mapping of str to int
-        Largest number of persons counted of a household, per table of persons.
-    tables : tuple of Table
-        The measured tables that the configuration may name.
-    """
-
-    state_filter: tuple[str, ...]
-    reader: str
+    state_filter: tuple[str, ...]  # two-digit FIPS codes of the states in the region grid, in order
+    reader: str  # ``csv`` or ``cef``
+    # Discrete Gaussian under zCDP, discrete Laplace under pure differential privacy. This and the next two
+    # are None if a configuration for the non-private mode omits them.
     mechanism: Mechanism | None
+    # rho or epsilon by table and level, positive or "infinity"; levels of budget zero and tables without a
+    # level are left out.
     budgets: Mapping[str, Mapping[Level, Loss]]
-    tau: Mapping[str, int]
-    tables: tuple[Table, ...] = TABLES
+    tau: Mapping[str, int]  # largest number of persons counted of a household, per table of persons
+    tables: tuple[Table, ...] = TABLES  # the measured tables that the configuration may name
 
     def __post_init__(self) -> None:
         if len({table.name for table in self.tables}) < len(self.tables):
@@ -105,18 +92,8 @@ class Config:
 def read_config(path: Path, mode: Mode, tables: tuple[Table, ...] = TABLES) -> Config:
     """Read a configuration file.
 
-    Parameters
-    ----------
-    path : Path
-    mode : Mode
-        The non-private mode reads ``state_filter`` and ``reader`` only.
-    tables : tuple of Table
-        The measured tables; an agency adds its own.
-
-    Raises
-    ------
-    ConfigError
-        With every mistake.
+    - `mode`: the non-private mode reads ``state_filter`` and ``reader`` only.
+    - `tables`: the measured tables; an agency adds its own.
     """
     try:
         with open(path, encoding="utf-8-sig", opener=at_once) as file:
@@ -300,19 +277,7 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """A configuration with the command line's choices: all that fixes the noise except key and input.
-
-    Parameters
-    ----------
-    config : Config
-    sensitivity : Sensitivity
-    truncation : Truncation
-
-    Raises
-    ------
-    ConfigError
-        If no level has a budget, or a table that sums a column has one.
-    """
+    """A configuration with the command line's choices: all that fixes the noise except key and input."""
 
     config: Config
     sensitivity: Sensitivity = Sensitivity.PAPER

@@ -31,12 +31,7 @@ _COLUMNS = ("rtype", "qage", "cenhisp", "cenrace", "relship")
 def counted_rows(table: Table, linked: Linked, *, truth: bool = False) -> Joined:
     """Return the rows that a table counts, before truncation.
 
-    Parameters
-    ----------
-    table : Table
-    linked : Linked
-    truth : bool
-        Apply the further unit filter of the non-private mode.
+    `truth`: apply the further unit filter of the non-private mode.
     """
     persons, units = linked.persons, linked.units
     unit_filters = [table.unit_filter, table.truth_filter if truth else None]
@@ -59,14 +54,7 @@ def counted_rows(table: Table, linked: Linked, *, truth: bool = False) -> Joined
 def truncated(rows: Joined, tau: int, mode: Truncation, key: bytes | None) -> Joined:
     """Keep at most `tau` persons of each unit; smaller units are not sorted.
 
-    Parameters
-    ----------
-    rows : Joined
-        Persons, after the filters of their table.
-    tau : int
-    mode : Truncation
-    key : bytes or None
-        Key of the keyed order.
+    `rows`: Persons, after the filters of their table.
     """
     if rows.person_rows is None or not len(rows):
         return rows
@@ -84,19 +72,9 @@ def truncated(rows: Joined, tau: int, mode: Truncation, key: bytes | None) -> Jo
 def count_cube(table: Table, rows: Joined, state: npt.NDArray[np.int8], states: int) -> Ints:
     """Count rows by state, race, origin and cell.
 
-    Parameters
-    ----------
-    table : Table
-    rows : Joined
-    state : int8 (u,)
-        Position of each unit's state.
-    states : int
-        Number of states in the grid.
-
-    Returns
-    -------
-    int64 (states, 8, 3, cells), or (states, 1, 1, cells) for a table without population groups
-        The last race and the last origin count rows outside every group. Rows without a cell are not counted.
+    - `state` (u,): position of each unit's state.
+    - Returns (states, 8, 3, cells), or (states, 1, 1, cells) for a table without population groups: the last
+      race and the last origin count rows outside every group. Rows without a cell are not counted.
 
     Notes
     -----
@@ -157,20 +135,9 @@ def count_tables(
 ) -> dict[str, Ints]:
     """Count every table with a budget, after truncation.
 
-    Parameters
-    ----------
-    plan : Plan
-    linked : Linked
-    keys : mapping of str to bytes
-        Keys of the keyed selections, by table.
-    progress : callable(stage, done, total), optional
-    before : mapping of str to Joined, optional
-        Rows of each table before truncation, if the caller has them.
-
-    Returns
-    -------
-    dict of str to int64 (states, races, origins, cells)
-        The cube of each table. Confidential.
+    - `keys`: keys of the keyed selections, by table.
+    - `before`: rows of each table before truncation, if the caller has them.
+    - Returns (states, races, origins, cells): the cube of each table. Confidential.
 
     Notes
     -----

@@ -34,12 +34,7 @@ def stored_mode(out: Path) -> Mode | None:
 
 
 def refuse_other(out: Path, mode: Mode) -> None:
-    """Refuse a folder with anything other than output of this kind.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse a folder with anything other than output of this kind."""
     if mode is Mode.NON_PRIVATE:
         refuse_inside_release(out)
     if not out.exists():
@@ -62,12 +57,7 @@ def refuse_other(out: Path, mode: Mode) -> None:
 
 
 def refuse_inside_release(out: Path) -> None:
-    """Refuse a folder for exact counts inside a published folder, except under ``confidential/``.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse a folder for exact counts inside a published folder, except under ``confidential/``."""
     place = out.resolve()
     for folder in place.parents:
         released = stored_mode(folder) is Mode.PRIVATE or (folder / CERTIFICATE).is_file()
@@ -103,15 +93,7 @@ class HouseholdWorkspace(Workspace):
 
 @contextmanager
 def exact_folder(out: Path) -> Iterator[Path]:
-    """Open the folder of a non-private run for its owner only; remove a new one if the run fails.
-
-    Raises
-    ------
-    ConfigError
-        If it holds other files.
-    EnvironmentFailure
-        If it cannot be created.
-    """
+    """Open the folder of a non-private run for its owner only; remove a new one if the run fails."""
     refuse_other(out, Mode.NON_PRIVATE)
     fresh = not out.exists() or not any(out.iterdir())
     forbid_core_files()

@@ -109,16 +109,7 @@ def formula_budget(
 ) -> Fraction:
     """Return ``z^2 D2^2 / (2 target^2)``, the paper's budget for a margin, rounded to decimals.
 
-    Parameters
-    ----------
-    target : int
-        Margin of error.
-    l2_squared : int
-        Squared sensitivity.
-    z : Fraction
-        One of :data:`PUBLISHED_Z`, or any.
-    digits : int
-        Decimals of the result.
+    `z`: one of :data:`PUBLISHED_Z`, or any.
 
     Notes
     -----
@@ -145,30 +136,11 @@ def least_budget(
 ) -> Fraction:
     """Return the least budget with a margin at most the target.
 
-    Parameters
-    ----------
-    target : int, >= 1
-        Margin of error.
-    answers : Answers
-        What is measured.
-    sensitivity : Sensitivity
-    mechanism : Mechanism
-        Decides whether the budget is rho or epsilon.
-    confidence : Fraction, in [0, 1)
-    summed : int, >= 1
-        Number of independent answers in the sum: 1 for a cell, more for a total.
-    digits : int
-        The budget is a multiple of ``10**-digits``; every multiple below it has a larger margin.
-
-    Returns
-    -------
-    Fraction
-        Unbounded loss under `sensitivity`.
-
-    Raises
-    ------
-    ConfigError
-        If an argument is out of range.
+    - `mechanism`: decides whether the budget is rho or epsilon.
+    - `confidence`, in [0, 1).
+    - `summed`, >= 1: number of independent answers in the sum: 1 for a cell, more for a total.
+    - `digits`: the budget is a multiple of ``10**-digits``; every multiple below it has a larger margin.
+    - Returns: unbounded loss under `sensitivity`.
 
     Notes
     -----
@@ -205,17 +177,9 @@ def largest_tau(
 ) -> int | None:
     """Return the largest tau with a margin at most the target under a budget.
 
-    Parameters
-    ----------
-    target, budget, sensitivity, mechanism, confidence, summed
-        As for :func:`least_budget`.
-    cells : int, >= 1
-        Counts of one region; all values above 1 give the same result.
-
-    Returns
-    -------
-    int or None
-        None if even tau = 1 misses the target.
+    - `target`, `budget`, `sensitivity`, `mechanism`, `confidence`, `summed`: as for :func:`least_budget`.
+    - `cells`, >= 1: counts of one region; all values above 1 give the same result.
+    - Returns: None if even tau = 1 misses the target.
     """
     _check_positive("target", target)
 
@@ -229,23 +193,12 @@ def largest_tau(
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A budget, its noise law and its margin for given answers.
-
-    Parameters
-    ----------
-    sensitivity : Sensitivity
-    answers : Answers
-    budget : Fraction
-        Unbounded loss under `sensitivity`: rho, or epsilon for the discrete Laplace.
-    margin : int
-        Exact margin.
-    law : DiscreteGaussian or DiscreteLaplace
-    """
+    """A budget, its noise law and its margin for given answers."""
 
     sensitivity: Sensitivity
     answers: Answers
-    budget: Fraction
-    margin: int
+    budget: Fraction  # unbounded loss under `sensitivity`: rho, or epsilon for the discrete Laplace
+    margin: int  # exact margin
     law: Noise
 
     @property

@@ -31,12 +31,7 @@ class CountTables(Protocol):
 
 
 def prepare_samplers(plan: Plan) -> None:
-    """Build the exact sampling tables of every law, so that too wide a law is refused before any draw.
-
-    Raises
-    ------
-    PrivacyError
-    """
+    """Build the exact sampling tables of every law, so that too wide a law is refused before any draw."""
     for noise in plan.noise:
         if noise.law is not None:
             SamplerTable.build(noise.law)

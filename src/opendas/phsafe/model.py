@@ -82,16 +82,7 @@ def find_level(name: str) -> Level | None:
 def regions(geography: Geography, state_filter: Iterable[str]) -> tuple[str, ...]:
     """Return the REGION_ID of each region of a run, in order, from the configuration alone.
 
-    Parameters
-    ----------
-    geography : Geography
-    state_filter : iterable of str
-        Two-digit FIPS codes.
-
-    Returns
-    -------
-    tuple of str
-        ``"1"`` for the nation, two digits for a state.
+    Returns: ``"1"`` for the nation, two digits for a state.
 
     Examples
     --------

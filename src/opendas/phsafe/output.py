@@ -27,48 +27,26 @@ STAGING = ".tables.partial"
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Block:
-    """The rows of one level of a table.
-
-    Parameters
-    ----------
-    level : Level
-    counts : int64 (regions, groups, cells)
-    noise : str or None
-        Name of the noise distribution; None for exact counts, which lack the last two columns.
-    variance : float
-        Of each cell, in squared counts; 0 without noise.
-    factors : tuple of int
-        For each cell, the number of measured cells it sums, which multiplies `variance`.
-    """
+    """The rows of one level of a table."""
 
     level: Level
-    counts: Ints
+    counts: Ints  # (regions, groups, cells)
+    # Name of the noise distribution; None for exact counts, which lack the last two columns.
     noise: str | None = None
-    variance: float = 0.0
+    variance: float = 0.0  # of each cell, in squared counts; 0 without noise
+    # For each cell, the number of measured cells it sums, which multiplies `variance`.
     factors: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class OutputTable:
-    """A table to be written.
-
-    Parameters
-    ----------
-    name : str
-    has_groups : bool
-        Whether the table has the column ITERATION_CODE.
-    cells : tuple of int
-        Codes of the cells.
-    blocks : tuple of Block
-    skip_zeros : bool
-        Omit rows with count 0, as the non-private mode does.
-    """
+    """A table to be written."""
 
     name: str
-    has_groups: bool
-    cells: tuple[int, ...]
+    has_groups: bool  # whether the table has the column ITERATION_CODE
+    cells: tuple[int, ...]  # codes of the cells
     blocks: tuple[Block, ...]
-    skip_zeros: bool = False
+    skip_zeros: bool = False  # omit rows with count 0, as the non-private mode does
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -119,17 +97,8 @@ def exact_tables(
 ) -> tuple[OutputTable, ...]:
     """Count every table without truncation and without noise.
 
-    Parameters
-    ----------
-    config : Config
-    linked : Linked
-    derived : tuple of Derived
-        Further tables, counted directly if the published mode does so.
-
-    Returns
-    -------
-    tuple of OutputTable
-        With the totals of the published tables, without rows of count 0.
+    - `derived`: further tables, counted directly if the published mode does so.
+    - Returns: with the totals of the published tables, without rows of count 0.
     """
     tables = exact_declarations(config, derived)
     return lay_out(tables, exact_cubes(tables, linked, len(config.state_filter)))
@@ -145,11 +114,7 @@ def exact_declarations(config: Config, derived: tuple[Derived, ...] = DERIVED) -
 def lay_out(tables: Mapping[str, Table], cubes: Mapping[str, Ints]) -> tuple[OutputTable, ...]:
     """Return the exact tables to write: with the published table's further cells, without zeros.
 
-    Parameters
-    ----------
-    tables : mapping of str to Table
-        By output name, which differs from the table's name if derived.
-    cubes : mapping of str to int64 (states, races, origins, cells)
+    `tables`: by output name, which differs from the table's name if derived.
     """
     written = []
     for name, table in tables.items():
@@ -170,14 +135,8 @@ def private_tables(
 ) -> tuple[OutputTable, ...]:
     """Lay out every table with a budget, and the tables derived from them.
 
-    Parameters
-    ----------
-    plan : Plan
-    cubes : mapping of str to int64 (states, races, origins, cells)
-        Counts by table.
-    derived : iterable of Derived
-    block_of : callable(Table, Level, int64 (regions, groups, cells)) -> Block
-        Returns the block to write for the counts of a level.
+    `block_of`, callable(Table, Level, int64 (regions, groups, cells)) -> Block: returns the block to write
+    for the counts of a level.
     """
     tables = {}
     for table in plan.config.tables:

@@ -148,12 +148,8 @@ def run_exact(
 
     A book of the data set records the act.
 
-    Returns
-    -------
-    answer : dict
-        ``out`` and ``tables``.
-    findings : tuple of Finding
-        Errors that a private run refuses; here, rows that have a cell are counted.
+    - Returns `answer`: ``out`` and ``tables``.
+    - Returns `findings`: errors that a private run refuses; here, rows that have a cell are counted.
     """
     config = read_config(config_path, Mode.NON_PRIVATE, options.tables)
     refuse_other(out, Mode.NON_PRIVATE)
@@ -171,12 +167,7 @@ def run_exact(
 
 
 def validate_input(config_path: Path, data: Path | str, options: HouseholdOptions) -> dict[str, Any]:
-    """Check configuration and data as a private run does, without drawing.
-
-    Raises
-    ------
-    ConfigError, DataError
-    """
+    """Check configuration and data as a private run does, without drawing."""
     config = read_config(config_path, Mode.VALIDATE, options.tables)
     with _open(config, data, options) as households:
         found = households.validate()
@@ -211,11 +202,7 @@ class Households(Protocol):
 class LocalHouseholds:
     """Households with all rows in this process.
 
-    Parameters
-    ----------
-    inputs : Inputs
-    config : Config
-    progress : callable(stage, done, total), optional
+    `progress` (stage, done, total).
     """
 
     def __init__(self, inputs: Inputs, config: Config, progress: Progress | None = None) -> None:

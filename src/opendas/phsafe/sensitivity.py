@@ -33,20 +33,6 @@ class Sensitivity(StrEnum):
 class Answers:
     """Properties of a table's counts at one level that determine their sensitivity.
 
-    Parameters
-    ----------
-    rows : int, >= 1
-        Largest number of rows counted of one address: tau, or 1 for a table of units.
-    cells : int, >= 1
-        Counts of one region: cells times population groups.
-    is_joined : bool
-        True for persons joined to their unit, False for units.
-
-    Raises
-    ------
-    ConfigError
-        If a number is not a positive integer, or a table of units counts several rows of an address.
-
     Examples
     --------
     >>> persons = Answers(10, 2)
@@ -56,9 +42,9 @@ class Answers:
     200
     """
 
-    rows: int
-    cells: int
-    is_joined: bool = True
+    rows: int  # >= 1: largest number of rows counted of one address: tau, or 1 for a table of units
+    cells: int  # >= 1: counts of one region: cells times population groups
+    is_joined: bool = True  # True for persons joined to their unit, False for units
 
     def __post_init__(self) -> None:
         for name in ("rows", "cells"):
@@ -72,12 +58,7 @@ class Answers:
     def of(cls, table: Table, level: Level, tau: int | None) -> Answers:
         """Return the answers of a table at a level.
 
-        Parameters
-        ----------
-        table : Table
-        level : Level
-        tau : int or None
-            Tau of a table of persons; ignored for units.
+        `tau`: tau of a table of persons; ignored for units.
         """
         cells = len(table.cells) * len(level.iteration.codes)
         if table.kind is Kind.UNITS:
@@ -89,15 +70,7 @@ class Answers:
     def l2_squared(self, sensitivity: Sensitivity, relation: Neighbours) -> int:
         """Return the squared L2 sensitivity.
 
-        Parameters
-        ----------
-        sensitivity : Sensitivity
-        relation : Neighbours
-
-        Returns
-        -------
-        int
-            In squared counts.
+        Returns: in squared counts.
 
         Notes
         -----
@@ -123,17 +96,8 @@ class Answers:
     def loss(self, law: Noise, sensitivity: Sensitivity, relation: Neighbours) -> Fraction:
         """Return the privacy loss of given noise on these counts.
 
-        Parameters
-        ----------
-        law : DiscreteGaussian or DiscreteLaplace
-            Noise added to every count.
-        sensitivity : Sensitivity
-        relation : Neighbours
-
-        Returns
-        -------
-        Fraction
-            rho = D2^2 / (2 sigma2) for the discrete Gaussian, epsilon = D1 / scale for the discrete Laplace.
+        Returns: rho = D2^2 / (2 sigma2) for the discrete Gaussian, epsilon = D1 / scale for the discrete
+        Laplace.
         """
         if isinstance(law, DiscreteGaussian):
             return Fraction(self.l2_squared(sensitivity, relation)) / (2 * law.sigma2)
@@ -153,25 +117,9 @@ def noise_for(
 ) -> Noise:
     """Return the noise that spends a budget.
 
-    Parameters
-    ----------
-    answers : Answers
-    budget : Fraction, > 0
-        rho for the discrete Gaussian, epsilon for the discrete Laplace.
-    mechanism : Mechanism
-    sensitivity : Sensitivity
-    relation : Neighbours
-        Relation of the budget; a configuration's budgets are unbounded losses.
-
-    Returns
-    -------
-    DiscreteGaussian or DiscreteLaplace
-        ``sigma2 = D2^2 / (2 rho)``, ``scale = D1 / epsilon``.
-
-    Raises
-    ------
-    BudgetError
-        If the budget is not positive.
+    - `budget`, > 0: rho for the discrete Gaussian, epsilon for the discrete Laplace.
+    - `relation`: relation of the budget; a configuration's budgets are unbounded losses.
+    - Returns: ``sigma2 = D2^2 / (2 rho)``, ``scale = D1 / epsilon``.
 
     Notes
     -----
@@ -193,26 +141,14 @@ def noise_for(
 
 @dataclass(frozen=True, slots=True)
 class LevelNoise:
-    """Noise of one table at one level, and its loss under every bound and relation.
-
-    Parameters
-    ----------
-    table, level : str
-        Names.
-    answers : Answers
-    budget : Fraction or "infinity"
-        As configured.
-    law : DiscreteGaussian or DiscreteLaplace or None
-        None for an infinite budget: no noise, and no guarantee.
-    losses : mapping of (Sensitivity, Neighbours) to (Fraction or "infinity")
-    """
+    """Noise of one table at one level, and its loss under every bound and relation."""
 
     table: str
     level: str
     answers: Answers
-    budget: Loss
-    law: Noise | None
-    losses: Mapping[tuple[Sensitivity, Neighbours], Loss]
+    budget: Loss  # Fraction or "infinity": as configured
+    law: Noise | None  # None for an infinite budget: no noise, and no guarantee
+    losses: Mapping[tuple[Sensitivity, Neighbours], Loss]  # (Fraction or "infinity")
 
     @property
     def tau(self) -> int | None:
@@ -260,25 +196,11 @@ def plan_noise(
 ) -> tuple[LevelNoise, ...]:
     """Return the noise of every table and level of a configuration.
 
-    Parameters
-    ----------
-    measured : iterable of (Table, Level, budget)
-        As in :attr:`opendas.phsafe.config.Config.measured`.
-    tau : mapping of str to int
-        By table name.
-    mechanism : Mechanism
-    sensitivity : Sensitivity
-        Calibrates the noise. Budgets are unbounded losses under this bound.
+    - `measured` (Table, Level, budget): as in :attr:`opendas.phsafe.config.Config.measured`.
+    - `tau`: by table name.
+    - `sensitivity`: calibrates the noise. Budgets are unbounded losses under this bound.
 
-    Returns
-    -------
-    tuple of LevelNoise
-        In the order given.
-
-    Raises
-    ------
-    ConfigError
-        If a table of persons has no tau, or a budget is not positive.
+    Raises `ConfigError` if a table of persons has no tau, or a budget is not positive.
     """
     planned = []
     for table, level, budget in measured:
@@ -294,18 +216,8 @@ def total_loss(
 ) -> Loss:
     """Return the summed loss of tables and levels under one bound and one relation.
 
-    Parameters
-    ----------
-    noise : iterable of LevelNoise
-    sensitivity : Sensitivity
-    relation : Neighbours
-    table : str, optional
-        Restrict the sum to one table.
-
-    Returns
-    -------
-    Fraction or "infinity"
-        Zero if nothing is measured. An upper bound, because it adds the worst pair of every level.
+    - `table`: restrict the sum to one table.
+    - Returns: zero if nothing is measured. An upper bound, because it adds the worst pair of every level.
 
     Notes
     -----

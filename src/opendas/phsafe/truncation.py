@@ -56,30 +56,12 @@ def select(
 ) -> NDArray[np.bool_]:
     """Return which rows are kept: at most tau of each household.
 
-    Parameters
-    ----------
-    mafid : int64 (n,)
-        Household of each row that passes the table's person filter.
-    columns : mapping of str to int (n,)
-        The other columns of the rows, always in one order. ``tumult-0.12`` needs ``rtype``, ``qage``,
-        ``cenhisp``, ``cenrace`` and ``relship``.
-    tau : int, >= 1
-        Most rows kept of a household.
-    mode : Truncation
-    key : bytes, 32 of them
-        For ``keyed``; see :data:`KEY_PURPOSE`.
-
-    Returns
-    -------
-    bool (n,)
-        True for rows kept. Of identical rows, the earlier ones are kept.
-
-    Raises
-    ------
-    ConfigError
-        If tau is not a positive integer, or a column that the order needs is missing.
-    PrivacyError
-        If ``keyed`` is given no key.
+    - `mafid` (n,): household of each row that passes the table's person filter.
+    - `columns`: the other columns of the rows, always in one order. ``tumult-0.12`` needs ``rtype``,
+      ``qage``, ``cenhisp``, ``cenrace`` and ``relship``.
+    - `tau`, >= 1: most rows kept of a household.
+    - `key`, 32 bytes: for ``keyed``; see :data:`KEY_PURPOSE`.
+    - Returns: True for rows kept. Of identical rows, the earlier ones are kept.
 
     Notes
     -----

@@ -50,27 +50,13 @@ Rule = tuple[str, str, Bools]
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Errors and warnings of validation. Confidential: they identify input records.
+    """Errors and warnings of validation. Confidential: they identify input records."""
 
-    Parameters
-    ----------
-    errors : tuple of Finding
-        Findings that a private run refuses.
-    warnings : tuple of Finding
-        Findings that it counts as recorded.
-    """
-
-    errors: tuple[Finding, ...]
-    warnings: tuple[Finding, ...]
+    errors: tuple[Finding, ...]  # findings that a private run refuses
+    warnings: tuple[Finding, ...]  # findings that it counts as recorded
 
     def refuse_errors(self, data: Path | str) -> None:
-        """Refuse an input with errors.
-
-        Raises
-        ------
-        DataError
-            With all errors.
-        """
+        """Refuse an input with errors."""
         if self.errors:
             raise DataError(
                 f"{data}: the input does not pass validation; nothing was drawn or written.",
@@ -82,15 +68,9 @@ class Validation:
 def validate(inputs: Inputs, linked: Linked, config: Config, *, every_table: bool = False) -> Validation:
     """Validate an input, before truncation and before any draw.
 
-    Parameters
-    ----------
-    inputs : Inputs
-        Restricted to the state filter.
-    linked : Linked
-        The same records, joined.
-    config : Config
-    every_table : bool
-        Also check the cells of tables without a budget, which the non-private mode produces.
+    - `inputs`: restricted to the state filter.
+    - `linked`: the same records, joined.
+    - `every_table`: also check the cells of tables without a budget, which the non-private mode produces.
     """
     errors = [*check_values(inputs), *check_keys(inputs)]
     usable = usable_rows(linked.persons), usable_rows(linked.units)
@@ -110,21 +90,10 @@ def check_cells(
 
     The check precedes truncation, so that refusal does not depend on who is kept.
 
-    Parameters
-    ----------
-    linked : Linked
-    config : Config
-    files : InputFiles
-    every_table : bool
-        Also tables without a budget, for the non-private mode.
-    usable : (bool (n,), bool (u,)), optional
-        Persons and units with valid codes; by default all. The others are skipped, because they are reported
-        already.
-
-    Returns
-    -------
-    list of Finding
-        By table, then by line.
+    - `every_table`: also tables without a budget, for the non-private mode.
+    - `usable` (bool (n,), bool (u,)): Persons and units with valid codes; by default all. The others are
+      skipped, because they are reported already.
+    - Returns: by table, then by line.
     """
     findings = []
     for table in config.tables:
@@ -172,15 +141,8 @@ def _list_counted(rows: Joined, found: Ints, files: InputFiles, field: str, rule
 def find_inconsistencies(inputs: Inputs) -> list[Finding]:
     """Find records that contradict each other.
 
-    Parameters
-    ----------
-    inputs : Inputs
-        Restricted to the state filter.
-
-    Returns
-    -------
-    list of Finding
-        By rule and line: the first lines of each rule, and the number of further ones.
+    - `inputs`: restricted to the state filter.
+    - Returns: by rule and line: the first lines of each rule, and the number of further ones.
     """
     inputs = sort_inputs(inputs)
     persons, units, places, files = inputs.persons, inputs.units, inputs.places, inputs.files

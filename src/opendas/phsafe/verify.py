@@ -78,29 +78,13 @@ def verify_output(
 ) -> tuple[Check, ...]:
     """Check the output of a private run.
 
-    Parameters
-    ----------
-    out : Path
-    allow_seeded : bool
-        Accept a run that is stamped NOT FOR RELEASE.
-    signed_by : PublicKey, optional
-        Key whose signature is required.
-    rederive : bool
-        Compute the estimates of ``phsafe-post`` again. (Tables that sum others are always computed again.)
-    workers : int, optional
-        Threads for that.
-    tables, derived : tuple
-        The declared tables; an agency adds its own.
-
-    Returns
-    -------
-    tuple of Check
-        In a fixed order; the output passes if all are ok.
-
-    Raises
-    ------
-    ConfigError
-        If the folder holds exact counts, which are not for release.
+    - `allow_seeded`: accept a run that is stamped NOT FOR RELEASE.
+    - `signed_by`: key whose signature is required.
+    - `rederive`: compute the estimates of ``phsafe-post`` again. (Tables that sum others are always computed
+      again.)
+    - `workers`: threads for that.
+    - `tables`, `derived`: the declared tables; an agency adds its own.
+    - Returns: in a fixed order; the output passes if all are ok.
     """
     if stored_mode(out) is Mode.NON_PRIVATE:
         raise ConfigError(f"{out} holds exact counts (non-private mode): there is no release to verify.")
@@ -130,23 +114,8 @@ def verify_output(
 def verify_published(out: Path, config: Path) -> tuple[Check, ...]:
     """Check the output of the published PHSafe program, or table folders without a certificate.
 
-    Parameters
-    ----------
-    out : Path
-        Contains a folder for each table.
-    config : Path
-        The configuration of the run.
-
-    Returns
-    -------
-    tuple of Check
-        As :func:`check_tables` returns, under the published sensitivity bound. The program omits states
-        without records, so their rows are not required.
-
-    Raises
-    ------
-    ConfigError
-        If the configuration cannot be used for a private run.
+    Returns: as :func:`check_tables` returns, under the published sensitivity bound. The program omits states
+    without records, so their rows are not required.
     """
     return check_tables(out, read_config(config, Mode.PRIVATE), whole_grid=False)
 
@@ -256,39 +225,20 @@ def _check_plan(certificate: Mapping[str, Any], plan: Plan, derived: tuple[Deriv
 
 @dataclass(frozen=True, slots=True)
 class ExpectedTable:
-    """Required content of one table's folder.
-
-    Parameters
-    ----------
-    name : str
-    columns : tuple of str
-    noise_name : str
-        Value of NOISE_DISTRIBUTION.
-    rows : mapping of Key to (str, float)
-        REGION_TYPE and VARIANCE of every row of the grid.
-    """
+    """Required content of one table's folder."""
 
     name: str
     columns: tuple[str, ...]
-    noise_name: str
+    noise_name: str  # value of NOISE_DISTRIBUTION
+    # Key -> (str, float): REGION_TYPE and VARIANCE of every row of the grid.
     rows: Mapping[Key, tuple[str, float]]
 
 
 def expected_variance(answers: Answers, budget: Fraction, mechanism: Mechanism, bound: Sensitivity) -> float:
     """Return the VARIANCE of a cell by the published formula.
 
-    Parameters
-    ----------
-    answers : Answers
-    budget : Fraction
-        rho or epsilon of the level, an unbounded loss.
-    mechanism : Mechanism
-    bound : Sensitivity
-
-    Returns
-    -------
-    float
-        ``D^2 / (2 rho)``, or ``2 exp(-1/b) / (1 - exp(-1/b))^2`` with ``b = D / epsilon``.
+    - `budget`: rho or epsilon of the level, an unbounded loss.
+    - Returns: ``D^2 / (2 rho)``, or ``2 exp(-1/b) / (1 - exp(-1/b))^2`` with ``b = D / epsilon``.
     """
     if mechanism.is_zcdp:
         return answers.l2_squared(bound, Neighbours.UNBOUNDED) / (2 * float(budget))
@@ -344,22 +294,10 @@ def check_tables(
 ) -> tuple[Check, ...]:
     """Check the table folders of a private run, written by this program or by the published one.
 
-    Parameters
-    ----------
-    out : Path
-    config : Config
-        Of the run.
-    bound : Sensitivity
-        Bound that calibrated the noise; the published program has ``paper`` only.
-    derived : sequence of Derived
-    whole_grid : bool
-        Require every row of the region grid. The published program omits states without records: pass False
-        for its output.
-
-    Returns
-    -------
-    tuple of Check
-        Folders, one check for each table, and tables computed from others.
+    - `bound`: bound that calibrated the noise; the published program has ``paper`` only.
+    - `whole_grid`: require every row of the region grid. The published program omits states without records:
+      pass False for its output.
+    - Returns: folders, one check for each table, and tables computed from others.
     """
     expected = expected_tables(config, bound, derived)
     names = [table.name for table in expected]
@@ -388,15 +326,10 @@ def _check_folders(out: Path, wanted: Sequence[str], known: set[str]) -> str:
 def read_rows(out: Path, name: str) -> tuple[tuple[str, ...], list[tuple[int, dict[str, str]]]]:
     """Read the file of a table.
 
-    Returns
-    -------
-    columns : tuple of str
-    rows : list of (line, column to text)
+    - Returns `columns`.
+    - Returns `rows` (line, column to text).
 
-    Raises
-    ------
-    CheckFailed
-        If there is not exactly one file, or a row has another number of fields.
+    Raises `CheckFailed` if there is not exactly one file, or a row has another number of fields.
     """
     files = sorted((out / name).glob("part-*.csv"))
     require(len(files) == 1, f"expected one file part-*.csv in {name}, found {len(files)}.")

@@ -57,19 +57,10 @@ def group_index(
 ) -> npt.NDArray[np.int8]:
     """Return each row's position among the codes of an iteration.
 
-    Parameters
-    ----------
-    iteration : Iteration
-    race : int (n,)
-        1 to 63, 0 not in universe.
-    hispanic : int (n,)
-        1 no, 2 yes, 0 not in universe.
-
-    Returns
-    -------
-    int8 (n,)
-        ``A-G``: 0 to 5 for one race alone, 6 for two or more, :data:`OUTSIDE` for race 0. ``H,I``: 0 for
-        Hispanic, 1 for White alone and not Hispanic, else :data:`NO_GROUP`. ``*``: 0.
+    - `race` (n,): 1 to 63, 0 not in universe.
+    - `hispanic` (n,): 1 no, 2 yes, 0 not in universe.
+    - Returns: ``A-G``: 0 to 5 for one race alone, 6 for two or more, :data:`OUTSIDE` for race 0. ``H,I``: 0
+      for Hispanic, 1 for White alone and not Hispanic, else :data:`NO_GROUP`. ``*``: 0.
 
     Examples
     --------

@@ -34,10 +34,7 @@ def bucket_of(mafid: npt.NDArray[np.int64]) -> npt.NDArray[np.uint16]:
 def bucket_digests(inputs: Inputs) -> dict[int, bytes]:
     """Return the digest of each bucket that holds a row.
 
-    Parameters
-    ----------
-    inputs : Inputs
-        All rows of the buckets that it holds rows of.
+    `inputs`: all rows of the buckets that it holds rows of.
     """
     inputs = sort_inputs(inputs)
     parts = [_Part(rows) for rows in (inputs.persons, inputs.units, inputs.places)]

@@ -78,10 +78,7 @@ _PLACES: Final = (_UNIT_TYPE, _KEY)
 def check_values(inputs: Inputs) -> list[Finding]:
     """Find every field that holds no value of its list.
 
-    Returns
-    -------
-    list of Finding
-        By file, field and line; the first lines of each field, and the number of the others.
+    Returns: by file, field and line; the first lines of each field, and the number of the others.
     """
     files = inputs.files
     parts: tuple[tuple[Any, Any, tuple[_Field, ...]], ...] = (

@@ -23,21 +23,14 @@ MOST_LINES = 20
 class Source:
     """The files that a table was read from, their lines numbered through.
 
-    Parameters
-    ----------
-    names : tuple of str
-        At least one.
-    ends : tuple of int
-        Number of the last line of each file but the last; empty for one file.
-
     Examples
     --------
     >>> Source(("a.txt", "b.txt"), (10,)).locate(12)
     ('b.txt', 2)
     """
 
-    names: tuple[str, ...]
-    ends: tuple[int, ...] = ()
+    names: tuple[str, ...]  # at least one
+    ends: tuple[int, ...] = ()  # number of the last line of each file but the last; empty for one file
 
     def locate(self, line: int) -> tuple[str, int]:
         """Return file and line in it."""
@@ -52,12 +45,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class InputFiles:
-    """Where persons, units and places were read.
-
-    Parameters
-    ----------
-    persons, units, places : Source
-    """
+    """Where persons, units and places were read."""
 
     persons: Source
     units: Source
@@ -77,14 +65,8 @@ def list_lines(
 ) -> list[Finding]:
     """Return one finding a line for the first lines, and one with the number of the others.
 
-    Parameters
-    ----------
-    source : Source
-    lines : int (n,)
-        In any order; a line that stands twice is one.
-    field, rule : str
-    more : callable(position in `lines`) -> str, optional
-        Something to append to the rule of a line that is listed.
+    - `lines` (n,): in any order; a line that stands twice is one.
+    - `more`, callable(position in `lines`) -> str: something to append to the rule of a line that is listed.
     """
     if not len(lines):
         return []

@@ -27,24 +27,12 @@ _PERSON_BITS = (("rtype", 3), ("qage", 8), ("cenhisp", 2), ("cenrace", 6), ("rel
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Linked:
-    """Inputs sorted and joined. Confidential.
+    """Inputs sorted and joined. Confidential."""
 
-    Parameters
-    ----------
-    persons : Persons
-        Sorted by MAFID, then by the other columns.
-    units : Units
-        Those that are in a place of the grid and not in group quarters, sorted by MAFID.
-    state : int8 (u,)
-        Position of each unit's state in the sorted state filter.
-    home : int64 (n,)
-        Position in `units` of each person's unit, -1 where there is none.
-    """
-
-    persons: Persons
-    units: Units
-    state: npt.NDArray[np.int8]
-    home: npt.NDArray[np.int64]
+    persons: Persons  # sorted by MAFID, then by the other columns
+    units: Units  # those that are in a place of the grid and not in group quarters, sorted by MAFID
+    state: npt.NDArray[np.int8]  # (u,): position of each unit's state in the sorted state filter
+    home: npt.NDArray[np.int64]  # (n,): position in `units` of each person's unit, -1 where there is none
 
     def __repr__(self) -> str:
         return f"Linked({self.persons!r}, {self.units!r})"
@@ -63,13 +51,8 @@ def sort_inputs(inputs: Inputs) -> Inputs:
 def link(inputs: Inputs, state_filter: Sequence[str]) -> Linked:
     """Sort and join.
 
-    Parameters
-    ----------
-    inputs : Inputs
-        Restricted to the state filter. Keys that stand several times (which validation refuses but in the
-        non-private mode) join with every partner.
-    state_filter : sequence of str
-        Two-digit FIPS codes, sorted.
+    `inputs`: restricted to the state filter. Keys that stand several times (which validation refuses but in
+    the non-private mode) join with every partner.
 
     Notes
     -----
@@ -91,11 +74,8 @@ def link(inputs: Inputs, state_filter: Sequence[str]) -> Linked:
 def check_keys(inputs: Inputs) -> list[Finding]:
     """Find keys that stand twice, and keys without their partner in another file.
 
-    Returns
-    -------
-    list of Finding
-        By rule and line, the first lines of each rule. All rows are in the state filter; what lies outside it
-        was never looked at.
+    Returns: by rule and line, the first lines of each rule. All rows are in the state filter; what lies
+    outside it was never looked at.
     """
     inputs = sort_inputs(inputs)
     persons, units, places = inputs.persons, inputs.units, inputs.places

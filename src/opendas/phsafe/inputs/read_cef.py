@@ -65,23 +65,13 @@ _MOST = 10**18 - 1
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """How a field is read: -1 where it holds no value; validation, which knows the mode, reports it.
+    """How a field is read: -1 where it holds no value; validation, which knows the mode, reports it."""
 
-    Parameters
-    ----------
-    dtype : numpy type
-    most : int or None
-        Largest number; None for a code of one or two digits, all of which must be there.
-    blank : int or None
-        What blanks stand for; None where they are no value.
-    name : str
-        Of the field, where it is not that of the column in capitals.
-    """
-
-    dtype: Any = np.int8
+    dtype: Any = np.int8  # numpy type
+    # Largest number; None for a code of one or two digits, all of which must be there.
     most: int | None = None
-    blank: int | None = None
-    name: str = ""
+    blank: int | None = None  # what blanks stand for; None where they are no value
+    name: str = ""  # of the field, where it is not that of the column in capitals
 
     def of(self, records: Records, column: str) -> npt.NDArray[Any]:
         """Return the values of some records."""
@@ -127,27 +117,10 @@ def read_cef(
 ) -> Inputs:
     """Read persons, units and places.
 
-    Parameters
-    ----------
-    config : Path
-        The ini file.
-    state_filter : sequence of str
-        Two-digit FIPS codes.
-    progress : callable(stage, done, total), optional
+    - `progress` (stage, done, total).
+    - Returns: confidential. What is no code is -1, for validation to report.
 
-    Returns
-    -------
-    Inputs
-        Confidential. What is no code is -1, for validation to report.
-
-    Raises
-    ------
-    FormatError
-        If files are missing, or lines are no records: everything together.
-    GeographyError
-        If units lie in no block of the states of the run.
-    EnvironmentFailure
-        If a file cannot be read.
+    Raises `FormatError` if files are missing, or lines are no records: everything together.
     """
 
     def report(done: int) -> None:
@@ -182,10 +155,7 @@ def find_files(
 
     Relative paths are relative to it.
 
-    Raises
-    ------
-    DataError
-        If it is missing, no ini file, or names files that do not exist: everything together.
+    Raises `DataError` if it is missing, no ini file, or names files that do not exist: everything together.
     """
     paths = _read_ini(config)
     findings: list[Finding] = []

@@ -83,25 +83,8 @@ def read_csv(
 ) -> Inputs:
     """Read the three files.
 
-    Parameters
-    ----------
-    folder : Path
-    state_filter : sequence of str
-        Two-digit FIPS codes.
-    progress : callable(stage, done, total), optional
-
-    Returns
-    -------
-    Inputs
-        Confidential; rows of the states of the filter only, in file order.
-
-    Raises
-    ------
-    FormatError
-        If files are missing, headers differ from the published ones, or rows have another number of fields:
-        everything together, with the wrong values of what could be read.
-    EnvironmentFailure
-        If a file cannot be read.
+    - `progress` (stage, done, total).
+    - Returns: confidential; rows of the states of the filter only, in file order.
     """
     found = {name: _check_first_line(folder / name, columns) for name, columns in _COLUMNS.items()}
     if found["geo.csv"]:  # without it nobody knows which rows are in the states of the run
@@ -206,22 +189,12 @@ def parse_rows(
 ) -> tuple[_Rows, dict[int, int]]:
     """Parse consecutive lines of a file, for engines that read in parts; nothing is left out by state.
 
-    Parameters
-    ----------
-    text : Buffer
-        Lines without anything between them but line ends.
-    columns : tuple of str
-        Of the file.
-    kind : type
-        Persons, Units or Places.
-    first : int
-        Number of the first line.
-
-    Returns
-    -------
-    rows : Persons, Units or Places
-    broken : dict of int to int
-        Number of fields by line, of lines that do not have the fields of the header.
+    - `text`: lines without anything between them but line ends.
+    - `columns`: of the file.
+    - `kind`: Persons, Units or Places.
+    - `first`: number of the first line.
+    - Returns `rows`.
+    - Returns `broken`: number of fields by line, of lines that do not have the fields of the header.
     """
     broken: dict[int, int] = {}
 
@@ -321,11 +294,7 @@ def _texts(column: Any) -> list[str]:
 def _number(text: str, width: int) -> int:
     """Return the number of a text, -1 if it has none of the wanted form.
 
-    Parameters
-    ----------
-    text : str
-    width : int
-        Exactly so many digits; 0 for an integer in any form.
+    `width`: exactly so many digits; 0 for an integer in any form.
     """
     if width:
         return int(text) if len(text) == width and _DIGITS.fullmatch(text) else -1

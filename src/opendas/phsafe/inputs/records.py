@@ -66,11 +66,6 @@ class _Columns:
         """Build from anything array-like, cast to the types of the columns; ``line`` counts from 2 if absent.
 
         For tests, generators and callers with data of their own; readers check before they cast.
-
-        Raises
-        ------
-        DataError
-            If a value does not fit its column.
         """
         arrays: dict[str, npt.NDArray[Any]] = {}
         rows = len(columns["mafid"])
@@ -87,109 +82,57 @@ class _Columns:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Persons(_Columns):
-    """Persons of the states of a run, in input order. Confidential.
+    """Persons of the states of a run, in input order. Confidential."""
 
-    Parameters
-    ----------
-    rtype : int8 (n,)
-        3 in a housing unit, 5 in group quarters.
-    mafid : int64 (n,)
-        Key of the unit.
-    qage : int16 (n,)
-        Age in years.
-    cenhisp : int8 (n,)
-        1 not Hispanic, 2 Hispanic.
-    cenrace : int8 (n,)
-        Race code, 1 to 63.
-    relship : int8 (n,)
-        Relationship to the householder, 20 to 38.
-    line : int64 (n,)
-        Line in the file the row came from, for messages.
-    """
-
-    rtype: Int8
-    mafid: Ints
-    qage: Int16
-    cenhisp: Int8
-    cenrace: Int8
-    relship: Int8
-    line: Ints
+    rtype: Int8  # (n,): 3 in a housing unit, 5 in group quarters
+    mafid: Ints  # (n,): key of the unit
+    qage: Int16  # (n,): age in years
+    cenhisp: Int8  # (n,): 1 not Hispanic, 2 Hispanic
+    cenrace: Int8  # (n,): race code, 1 to 63
+    relship: Int8  # (n,): relationship to the householder, 20 to 38
+    line: Ints  # (n,): line in the file the row came from, for messages
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Units(_Columns):
-    """Housing units and group quarters of the states of a run, in input order. Confidential.
+    """Housing units and group quarters of the states of a run, in input order. Confidential."""
 
-    Parameters
-    ----------
-    rtype : int8 (u,)
-        2 housing unit, 4 group quarters.
-    mafid : int64 (u,)
-        Key. May be repeated in what a reader returns; :mod:`opendas.phsafe.counting` says what follows.
-    final_pop : int32 (u,)
-        Number of persons.
-    npf : int8 (u,)
-        Number of persons in the family. No table uses it.
-    hhspan, hhrace : int8 (u,)
-        Hispanic origin (0 not in universe, 1 no, 2 yes) and race (0 not in universe, 1 to 63) of the
-        householder.
-    ten, hht, hht2, cplt : int8 (u,)
-        Tenure, household type, detailed household type, type of couple; 0 not in universe.
-    line : int64 (u,)
-        Line in the file.
-    """
-
-    rtype: Int8
+    rtype: Int8  # (u,): 2 housing unit, 4 group quarters
+    # (u,): key. May be repeated in what a reader returns; :mod:`opendas.phsafe.counting` says what follows.
     mafid: Ints
-    final_pop: Int32
-    npf: Int8
+    final_pop: Int32  # (u,): number of persons
+    npf: Int8  # (u,): number of persons in the family. No table uses it.
+    # hhspan, hhrace (u,): Hispanic origin (0 not in universe, 1 no, 2 yes) and race (0 not in universe, 1 to
+    # 63) of the householder.
     hhspan: Int8
     hhrace: Int8
+    # ten, hht, hht2, cplt (u,): tenure, household type, detailed household type, type of couple; 0 not in
+    # universe.
     ten: Int8
     hht: Int8
     hht2: Int8
     cplt: Int8
-    line: Ints
+    line: Ints  # (u,): line in the file
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Places(_Columns):
-    """The rows of the geography file that lie in the state filter: public.
+    """The rows of the geography file that lie in the state filter: public."""
 
-    Parameters
-    ----------
-    rtype : int8 (p,)
-        2 or 4. Units whose place has type 4 are in no table.
-    mafid : int64 (p,)
-    state : int8 (p,)
-        FIPS code as a number.
-    line : int64 (p,)
-        Line in the file.
-    """
-
-    rtype: Int8
-    mafid: Ints
-    state: Int8
-    line: Ints
+    rtype: Int8  # (p,): 2 or 4. Units whose place has type 4 are in no table.
+    mafid: Ints  # (p,)
+    state: Int8  # (p,): FIPS code as a number
+    line: Ints  # (p,): line in the file
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Inputs:
-    """What a reader returns: the three tables, restricted to the states of the run. Confidential.
-
-    Parameters
-    ----------
-    persons : Persons
-    units : Units
-    places : Places
-    files : InputFiles
-        Where they were read, for messages.
-    """
+    """What a reader returns: the three tables, restricted to the states of the run. Confidential."""
 
     persons: Persons
     units: Units
     places: Places
-    files: InputFiles = CSV_FILES
+    files: InputFiles = CSV_FILES  # where they were read, for messages
 
     def __repr__(self) -> str:
         return f"Inputs({self.persons!r}, {self.units!r}, {self.places!r})"
@@ -235,13 +178,8 @@ def from_words(
 ) -> _Rows:
     """Return the rows that :func:`to_words` packed.
 
-    Parameters
-    ----------
-    kind : type
-        Persons, Units or Places.
-    mafid, line : int64 (n,)
-    words : int64 (n, w)
-        Further words than the kind has are passed over.
+    - `mafid`, `line` (n,).
+    - `words` (n, w): further words than the kind has are passed over.
     """
     record = _RECORDS[kind]
     packed = np.ascontiguousarray(words[:, : record.itemsize // _WORD], dtype="<i8").view(record).reshape(-1)

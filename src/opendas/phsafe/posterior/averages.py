@@ -19,20 +19,13 @@ from opendas.phsafe.posterior.tables import AverageTable, CountTable, Model
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured for an average table in one region and group.
-
-    Parameters
-    ----------
-    table : AverageTable
-    counts, variances : tuple of float
-        Numerators by cell of the count table if there is one, else of the average table.
-    households, household_variances : tuple of float
-        Denominators by measured cell.
-    """
+    """What was measured for an average table in one region and group."""
 
     table: AverageTable
+    # counts, variances: numerators by cell of the count table if there is one, else of the average table.
     counts: tuple[float, ...]
     variances: tuple[float, ...]
+    # households, household_variances: denominators by measured cell.
     households: tuple[float, ...]
     household_variances: tuple[float, ...]
 
@@ -63,43 +56,27 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class CellEstimate:
-    """The estimate of one cell.
-
-    Parameters
-    ----------
-    average : Estimate
-    numerator, denominator : float
-        Posterior means.
-    """
+    """The estimate of one cell."""
 
     average: Estimate
+    # numerator, denominator: posterior means.
     numerator: float
     denominator: float
 
 
 @dataclass(frozen=True, slots=True)
 class AverageEstimates:
-    """Estimates of one region and group.
+    """Estimates of one region and group."""
 
-    Parameters
-    ----------
-    cells : tuple of CellEstimate
-        Cells 1, 2 and 3.
-    counts : tuple of Estimate
-        Of the count table with the same numerators: all together, then each. Empty where not asked for.
-    """
-
-    cells: tuple[CellEstimate, ...]
+    cells: tuple[CellEstimate, ...]  # cells 1, 2 and 3
+    # Of the count table with the same numerators: all together, then each. Empty where not asked for.
     counts: tuple[Estimate, ...] = ()
 
 
 def measured(table: AverageTable, numerator: Grid, denominator: Grid, counts: Grid | None) -> list[Measured]:
     """Bring numerators and denominators together, one a key of the numerator that has a denominator.
 
-    Raises
-    ------
-    DataError
-        If the numerators are not those of the count table.
+    Raises `DataError` if the numerators are not those of the count table.
     """
     source = counts if counts is not None else numerator
     _check_numerators(table, numerator, counts)
@@ -192,14 +169,8 @@ def estimate_averages(
 ) -> list[AverageEstimates]:
     """Estimate averages, and the counts that share their numerators.
 
-    Parameters
-    ----------
-    rows : sequence of Measured
-    model : Model
-    most : float
-        Largest average that is possible: persons that a household counts with at most.
-    workers : int
-        Threads; the results do not depend on it.
+    - `most`: largest average that is possible: persons that a household counts with at most.
+    - `workers`: threads; the results do not depend on it.
     """
 
     def fit(row: Measured) -> AverageEstimates:
@@ -217,10 +188,7 @@ def estimate_averages(
 def counts_of(table: CountTable, row: AverageEstimates) -> Ints:
     """Return the estimates of a count table from those of the averages with its numerators.
 
-    Returns
-    -------
-    int64 (cells, 3)
-        As :func:`opendas.phsafe.posterior.counts.rounded` gives them.
+    Returns (cells, 3): as :func:`opendas.phsafe.posterior.counts.rounded` gives them.
     """
     means, low, high = zip(*row.counts, strict=True)
     return rounded(means[1:], low, high, [range(len(table.cells))])

@@ -19,20 +19,10 @@ LEVEL = (0.05, 0.95)
 def estimate_counts(table: CountTable, grid: Grid, keys: Sequence[Key], model: Model) -> dict[Key, Ints]:
     """Estimate every cell and every total of a table of counts.
 
-    Parameters
-    ----------
-    table : CountTable
-    grid : Grid
-    keys : sequence of Key
-        Regions and groups of the grid to estimate.
-    model : Model
-        Joint: the exact posterior on the integers under the noise that was added. Published: a continuous
-        normal one.
-
-    Returns
-    -------
-    dict of Key to int64 (cells, 3)
-        As :func:`rounded` gives them.
+    - `keys`: regions and groups of the grid to estimate.
+    - `model`: joint: the exact posterior on the integers under the noise that was added. Published: a
+      continuous normal one.
+    - Returns (cells, 3): as :func:`rounded` gives them.
     """
     totals = [[table.cells.index(cell) for cell in parts] for parts in table.margins.values()]
     estimates = {}
@@ -58,21 +48,12 @@ def rounded(
 ) -> Ints:
     """Return estimates and intervals as whole numbers.
 
-    Parameters
-    ----------
-    means : sequence of float
-        Posterior means of the measured cells.
-    low, high : sequence of float
-        5 % and 95 % quantiles: of the totals, then of the measured cells.
-    totals : sequence of sequence of int
-        Positions of the measured cells that each total sums.
-
-    Returns
-    -------
-    int64 (cells, 3)
-        One row a cell, totals first: the estimate, and the ends of its interval, rounded outwards. The
-        estimate of a measured cell is its mean, rounded; that of a total is the sum of its cells' estimates,
-        so that the table adds up.
+    - `means`: posterior means of the measured cells.
+    - `low`, `high`: 5 % and 95 % quantiles: of the totals, then of the measured cells.
+    - `totals`: positions of the measured cells that each total sums.
+    - Returns (cells, 3): one row a cell, totals first: the estimate, and the ends of its interval, rounded
+      outwards. The estimate of a measured cell is its mean, rounded; that of a total is the sum of its cells'
+      estimates, so that the table adds up.
     """
     cells = np.rint(means).astype(np.int64)
     estimate = [*(cells[list(parts)].sum() for parts in totals), *cells]

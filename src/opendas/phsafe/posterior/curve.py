@@ -154,18 +154,10 @@ def log_densities(kind: int, p: Parameters, points: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """A density on panels.
+    """A density on panels."""
 
-    Parameters
-    ----------
-    ends : float64 (m + 1,)
-        Ends of the panels, ascending.
-    rows : float64 (m, 16)
-        Legendre coefficients on each panel, times half its width; all mass together is 1.
-    """
-
-    ends: Floats
-    rows: Floats
+    ends: Floats  # (m + 1,): ends of the panels, ascending
+    rows: Floats  # (m, 16): Legendre coefficients on each panel, times half its width; all mass together is 1
 
     @property
     def below(self) -> Floats:
@@ -218,18 +210,7 @@ class Curve:
 def fit_curve(kind: int, p: Parameters, near: float, scale: float) -> Curve:
     """Fit the posterior density of one quantity of a block.
 
-    Parameters
-    ----------
-    kind : int
-        See :mod:`opendas.phsafe.posterior.density`.
-    p : Parameters
-    near, scale : float
-        Where to start looking for its peak, and the first step.
-
-    Raises
-    ------
-    EstimationError
-        If a number is not finite, or no mass is found; no finite block is known to do that.
+    `near`, `scale`: where to start looking for its peak, and the first step.
     """
     if not (all(map(math.isfinite, p)) and math.isfinite(near) and 0 < scale < math.inf):
         raise EstimationError(f"A block of a posterior must be finite; found {list(p)}.")

@@ -100,30 +100,20 @@ DENOMINATOR_BY_TOTAL: Final = 6
 
 
 class Parameters(NamedTuple):
-    """What a density of a block depends on.
+    """What a density of a block depends on."""
 
-    Parameters
-    ----------
-    za, sa, zb, sb, zd, sd : float
-        Location and standard deviation, above 0, of A, B and D.
-    c, k : float
-        Least and largest average.
-    t : float
-        For the kind DIFFERENCE.
-    alone : bool
-        Whether there is no B.
-    """
-
+    # za, sa, zb, sb, zd, sd: location and standard deviation, above 0, of A, B and D.
     za: float
     sa: float
     zb: float
     sb: float
     zd: float
     sd: float
+    # c, k: least and largest average.
     c: float
     k: float
-    t: float
-    alone: bool
+    t: float  # for the kind DIFFERENCE
+    alone: bool  # whether there is no B
 
 
 ORDER: Final = 16
@@ -149,18 +139,11 @@ STEPS: Final = 400
 def searches(log_of: Any) -> tuple[Any, Any]:
     """Compile the search for the peak of a log-concave function, and for where it has dropped from it.
 
-    Parameters
-    ----------
-    log_of : compiled function
-        Called as ``log_of(kind, x, p, fixed, guess)``. A compiled function that takes another one as its
-        argument is not cached; this way it becomes part of its caller.
-
-    Returns
-    -------
-    find_peak : compiled function
-        From a start x, a first step w and the value there to peak, scale and log height on [low, high].
-    find_reach : compiled function
-        From a peak to where the function has dropped by DROP, in the direction of a step.
+    - `log_of`, compiled function: called as ``log_of(kind, x, p, fixed, guess)``. A compiled function that
+      takes another one as its argument is not cached; this way it becomes part of its caller.
+    - Returns `find_peak`: from a start x, a first step w and the value there to peak, scale and log height on
+      [low, high].
+    - Returns `find_reach`: from a peak to where the function has dropped by DROP, in the direction of a step.
     """
 
     @njit(nogil=True)
@@ -404,16 +387,8 @@ def first_guess(kind: int, p: Parameters) -> Floats:
 def log_density(kind: int, x: float, p: Parameters, fixed: float, guess: Floats) -> float:
     """Return the log of a posterior density at one point, up to a constant of the block.
 
-    Parameters
-    ----------
-    kind : int
-        One of the kinds of this module.
-    x : float
-    p : Parameters
-    fixed : float
-        Not used: the place of what an integrand over D holds fixed.
-    guess : float64 (2,)
-        Likely peak and scale of D; updated, so that neighbouring points start well.
+    - `fixed`: not used: the place of what an integrand over D holds fixed.
+    - `guess` (2,): likely peak and scale of D; updated, so that neighbouring points start well.
     """
     if kind == TOTAL:
         ends = (max(1.0, x / p.k) - p.zd) / p.sd, (x / p.c - p.zd) / p.sd

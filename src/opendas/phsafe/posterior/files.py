@@ -30,32 +30,15 @@ _NO_VARIANCE = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """The noisy counts of one table for one type of region.
+    """The noisy counts of one table for one type of region."""
 
-    Parameters
-    ----------
-    name : str
-        Folder it came from.
-    region_type : str
-        ``USA`` or ``STATE``.
-    keys : tuple of Key
-    cells : tuple of int
-        Cell codes.
-    counts : int64 (k, n)
-        One row a key, one column a cell.
-    variances : float64 (k, n)
-        In squared counts; 0 where nothing was added.
-    noise : tuple of NoiseDistribution
-        One a key.
-    """
-
-    name: str
-    region_type: str
+    name: str  # folder it came from
+    region_type: str  # ``USA`` or ``STATE``
     keys: tuple[Key, ...]
-    cells: tuple[int, ...]
-    counts: npt.NDArray[np.int64]
-    variances: npt.NDArray[np.float64]
-    noise: tuple[NoiseDistribution, ...]
+    cells: tuple[int, ...]  # cell codes
+    counts: npt.NDArray[np.int64]  # (k, n): one row a key, one column a cell
+    variances: npt.NDArray[np.float64]  # (k, n): in squared counts; 0 where nothing was added
+    noise: tuple[NoiseDistribution, ...]  # one a key
 
     def columns(self, cells: Sequence[int]) -> list[int]:
         """Return the positions of cells."""
@@ -122,25 +105,11 @@ def _wrong(row: dict[str, str], cell: str, cells: Sequence[int]) -> tuple[str, s
 def read_table(out: Path, name: str, cells: tuple[int, ...]) -> dict[str, Grid]:
     """Read one folder of a PHSafe output.
 
-    Parameters
-    ----------
-    out : Path
-    name : str
-        For instance ``PH1_num``.
-    cells : tuple of int
-        The measured cells.
+    - `name`: for instance ``PH1_num``.
+    - `cells`: the measured cells.
+    - Returns: by type of region; empty where the folder is not there, as for a table without budget.
 
-    Returns
-    -------
-    dict of str to Grid
-        By type of region; empty where the folder is not there, as for a table without budget.
-
-    Raises
-    ------
-    ConfigError
-        If the counts are exact.
-    FormatError
-        If a header or row is wrong, a row is there twice, or a cell of a region and group is missing.
+    Raises `ConfigError` if the counts are exact.
     """
     folder = out / name
     if not folder.is_dir():
@@ -190,23 +159,8 @@ def _grid(
 def read_measurements(out: Path, cells: dict[str, tuple[int, ...]]) -> dict[str, dict[str, Grid]]:
     """Read the folders of a PHSafe output.
 
-    Parameters
-    ----------
-    out : Path
-    cells : dict of str to tuple of int
-        Folder name to measured cells.
-
-    Returns
-    -------
-    dict of str to (dict of str to Grid)
-        Folder name to type of region to counts; folders that are not there are left out.
-
-    Raises
-    ------
-    ConfigError
-        If `out` holds none of the folders, or exact counts.
-    DataError
-        If Puerto Rico and other states stand in one output.
+    Returns (dict of str to Grid): folder name to type of region to counts; folders that are not there are
+    left out.
     """
     tables = {name: read_table(out, name, of_table) for name, of_table in cells.items()}
     tables = {name: grids for name, grids in tables.items() if grids}

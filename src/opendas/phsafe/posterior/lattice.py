@@ -33,20 +33,12 @@ _MOST_POINTS = 1 << 18
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lattice:
-    """A distribution on ``origin + step * k``, k = 0, 1, ...
-
-    Parameters
-    ----------
-    origin, step : float
-    weights : float64 (n,)
-        They sum to 1.
-    discrete : bool
-        True: all mass is at the points. False: each point stands for the interval of length `step` around it.
-    """
+    """A distribution on ``origin + step * k``, k = 0, 1, ..."""
 
     origin: float
     step: float
-    weights: Floats
+    weights: Floats  # (n,): they sum to 1
+    # True: all mass is at the points. False: each point stands for the interval of length `step` around it.
     discrete: bool
 
     def __post_init__(self) -> None:
@@ -87,18 +79,9 @@ def geometric_ratio(variance: float) -> float:
 def count_posterior(z: int, variance: float, noise: NoiseDistribution) -> Lattice:
     """Return the exact posterior of a count, given its noisy value.
 
-    Parameters
-    ----------
-    z : int
-    variance : float
-        Discrete Gaussian: its parameter sigma2. Two-sided geometric: its variance. 0: z is exact.
-    noise : NoiseDistribution
-
-    Returns
-    -------
-    Lattice
-        On the integers from 0. Beyond a standard deviation of 2048, a point stands for as many integers as
-        keeps 1024 of them in a standard deviation; what this changes is below 1e-7 of it.
+    - `variance`: discrete Gaussian: its parameter sigma2. Two-sided geometric: its variance. 0: z is exact.
+    - Returns: on the integers from 0. Beyond a standard deviation of 2048, a point stands for as many
+      integers as keeps 1024 of them in a standard deviation; what this changes is below 1e-7 of it.
 
     Examples
     --------
@@ -152,11 +135,6 @@ def normal_posterior(z: float, variance: float, step: float) -> Lattice:
 
 def sum_of(parts: Sequence[Lattice]) -> Lattice:
     """Return the distribution of the sum of independent parts with one step; points may have any.
-
-    Raises
-    ------
-    ConfigError
-        If steps differ.
 
     Notes
     -----

@@ -41,26 +41,13 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Numerators and denominator of one region and group, as measured.
+    """Numerators and denominator of one region and group, as measured."""
 
-    Parameters
-    ----------
-    counts : tuple of float
-        One or two numerators, in persons.
-    variances : tuple of float
-        In squared persons.
-    households : float
-        Denominator.
-    variance : float
-        Of the denominator, in squared households.
-    least, most : float
-        Bounds of the average: persons per household.
-    """
-
-    counts: tuple[float, ...]
-    variances: tuple[float, ...]
-    households: float
-    variance: float
+    counts: tuple[float, ...]  # one or two numerators, in persons
+    variances: tuple[float, ...]  # in squared persons
+    households: float  # denominator
+    variance: float  # of the denominator, in squared households
+    # least, most: bounds of the average: persons per household.
     least: float
     most: float
 
@@ -122,12 +109,8 @@ class Block:
 def fieller(numerator: float, s: float, denominator: float, d: float, q: float) -> float:
     """Return the quantile of a ratio of independent normals whose denominator is surely positive.
 
-    Parameters
-    ----------
-    numerator, s, denominator, d : float
-        Locations and standard deviations.
-    q : float
-        Standard normal quantile of the level wanted.
+    - `numerator`, `s`, `denominator`, `d`: locations and standard deviations.
+    - `q`: standard normal quantile of the level wanted.
 
     Notes
     -----
@@ -153,18 +136,11 @@ def _estimate(curve: Curve) -> Estimate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fit:
-    """A fitted block; numerators are numbered from 0, None means all together.
+    """A fitted block; numerators are numbered from 0, None means all together."""
 
-    Parameters
-    ----------
-    block : Block
-        What was measured.
-    total : Curve or None
-        The posterior of all numerators together, where the constraints cut it. None where no constraint
-        reaches into the posterior: it is the untruncated normal, and everything has a closed form.
-    """
-
-    block: Block
+    block: Block  # what was measured
+    # The posterior of all numerators together, where the constraints cut it. None where no constraint reaches
+    # into the posterior: it is the untruncated normal, and everything has a closed form.
     total: Curve | None
 
     def average(self, part: int | None) -> Estimate:
@@ -231,13 +207,7 @@ def fit_total(block: Block) -> Curve:
 
 
 def fit_block(block: Block) -> Fit:
-    """Fit a block, in closed form where no constraint matters.
-
-    Raises
-    ------
-    DataError
-        If the measurement lies thousands of standard deviations outside what is possible.
-    """
+    """Fit a block, in closed form where no constraint matters."""
     distance = block.distance()
     if distance < -FARTHEST:
         raise DataError(
@@ -306,14 +276,7 @@ def _mean(first: Block, second: Block) -> float:
 def pair_average(first: Fit, second: Fit) -> Estimate:
     """Return the average of two independent blocks together.
 
-    Parameters
-    ----------
-    first, second : Fit
-        With the same bounds.
-
-    Returns
-    -------
-    Estimate
+    `first`, `second`: with the same bounds.
     """
     one, two = first.block, second.block
     if first.total is None and second.total is None:

@@ -37,23 +37,12 @@ Tables = Mapping[str, Mapping[str, Grid]]
 
 @dataclass(frozen=True, slots=True)
 class PostProcessing:
-    """What was written.
+    """What was written."""
 
-    Parameters
-    ----------
-    files : tuple of str
-        Relative to the output folder.
-    rows : int
-        In all files.
-    checks : tuple of Check
-    notes : tuple of str
-        What was left out or approximated, and why.
-    """
-
-    files: tuple[str, ...]
-    rows: int
+    files: tuple[str, ...]  # relative to the output folder
+    rows: int  # in all files
     checks: tuple[Check, ...]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what was left out or approximated, and why
 
     @property
     def ok(self) -> bool:
@@ -175,18 +164,7 @@ def post_process(
 def check_estimates_again(out: Path, found: Sequence[str], workers: int = 1) -> str:
     """Every file of estimates is what the noisy counts give, by one of the models.
 
-    Parameters
-    ----------
-    out : Path
-        Output folder of ``opendas phsafe``.
-    found : sequence of str
-        Files of estimates in it, relative to it.
-    workers : int
-
-    Raises
-    ------
-    CheckFailed
-        If they are not, with the default for the largest average.
+    `out`: output folder of ``opendas phsafe``.
     """
     if not found:
         return "none"
@@ -304,22 +282,12 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A property that the rows of a file were checked for, after the Bureau's own validation.
-
-    Parameters
-    ----------
-    file : str
-    name : str
-    rows : int
-        Rows looked at.
-    failures : int
-        Rows without the property.
-    """
+    """A property that the rows of a file were checked for, after the Bureau's own validation."""
 
     file: str
     name: str
-    rows: int
-    failures: int
+    rows: int  # rows looked at
+    failures: int  # rows without the property
 
     @property
     def ok(self) -> bool:

@@ -22,46 +22,26 @@ class Model(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CountTable:
-    """A table of counts.
+    """A table of counts."""
 
-    Parameters
-    ----------
-    name : str
-        Folder of the measurements, and of the estimates.
-    cells : tuple of int
-        Measured cells.
-    margins : mapping of int to tuple of int
-        Totals, in the order of the published estimates, as sums of measured cells.
-    """
-
-    name: str
-    cells: tuple[int, ...]
+    name: str  # folder of the measurements, and of the estimates
+    cells: tuple[int, ...]  # measured cells
+    # Totals, in the order of the published estimates, as sums of measured cells.
     margins: Mapping[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class AverageTable:
-    """A table of averages: persons per household or family.
-
-    Parameters
-    ----------
-    name : str
-    numerator, denominator : str
-        Folders of the measurements.
-    least : int
-        Persons that every household (1) or family (2) has.
-    by_cell : bool
-        Whether each cell has a denominator of its own (PH8). Otherwise all cells share one.
-    counts : str or None
-        The count table with the same numerators.
-    """
+    """A table of averages: persons per household or family."""
 
     name: str
+    # numerator, denominator: folders of the measurements.
     numerator: str
     denominator: str
-    least: int
+    least: int  # Persons that every household (1) or family (2) has
+    # Whether each cell has a denominator of its own (PH8). Otherwise all cells share one.
     by_cell: bool = False
-    counts: str | None = None
+    counts: str | None = None  # the count table with the same numerators
 
     @property
     def cells(self) -> tuple[int, ...]:

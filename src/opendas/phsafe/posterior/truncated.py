@@ -32,14 +32,7 @@ _NEWTON_STEPS = 60
 def excess_hazard(a: npt.ArrayLike) -> Floats:
     """Return ``phi(a) / Q(a) - a``: the mean, in standard deviations, of what exceeds `a`.
 
-    Parameters
-    ----------
-    a : array_like of float
-
-    Returns
-    -------
-    float64, > 0
-        About ``-a`` for very negative `a`, ``1 / a`` for large ones; relative error below 1e-14.
+    Returns: about ``-a`` for very negative `a`, ``1 / a`` for large ones; relative error below 1e-14.
 
     Notes
     -----
@@ -73,17 +66,8 @@ def _checked(z: npt.ArrayLike, variance: npt.ArrayLike) -> tuple[Floats, Floats]
 def truncated_mean(z: npt.ArrayLike, variance: npt.ArrayLike) -> Floats:
     """Return the mean of Normal(z, variance) given that it is not negative.
 
-    Parameters
-    ----------
-    z : array_like of float
-        Noisy counts.
-    variance : array_like of float
-        In squared counts; 0 means exact: the mean is then ``max(z, 0)``.
-
-    Returns
-    -------
-    float64
-        Above 0 where the variance is.
+    - `variance`: in squared counts; 0 means exact: the mean is then ``max(z, 0)``.
+    - Returns: above 0 where the variance is.
 
     Examples
     --------
@@ -122,16 +106,9 @@ def _tail_quantile(a: Floats, p: float) -> Floats:
 def truncated_quantile(z: npt.ArrayLike, variance: npt.ArrayLike, p: float) -> Floats:
     """Return a quantile of Normal(z, variance) given that it is not negative.
 
-    Parameters
-    ----------
-    z, variance : array_like of float
-        As in :func:`truncated_mean`.
-    p : float, 0 < p < 1
-
-    Returns
-    -------
-    float64
-        The y with ``P(Y > y | Y >= 0) = 1 - p``.
+    - `z`, `variance`: as in :func:`truncated_mean`.
+    - `p`, 0 < p < 1.
+    - Returns: the y with ``P(Y > y | Y >= 0) = 1 - p``.
 
     Examples
     --------
@@ -157,17 +134,9 @@ def _mills(x: Floats) -> Floats:
 def interval_mean(z: npt.ArrayLike, s: float, low: npt.ArrayLike, high: npt.ArrayLike) -> Floats:
     """Return the mean of Normal(z, s**2) given that it lies between two numbers.
 
-    Parameters
-    ----------
-    z : array_like of float
-    s : float, > 0
-    low, high : array_like of float
-        ``low < high``, finite.
-
-    Returns
-    -------
-    float64
-        Between `low` and `high`; absolute error about 1e-15 times the distance to `z`.
+    - `s`, > 0.
+    - `low`, `high`: ``low < high``, finite.
+    - Returns: between `low` and `high`; absolute error about 1e-15 times the distance to `z`.
 
     Examples
     --------

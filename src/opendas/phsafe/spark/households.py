@@ -57,24 +57,9 @@ def open_on_spark(
 ) -> Iterator[SparkHouseholds]:
     """Deal out the data of a configuration.
 
-    Parameters
-    ----------
-    data : Path or str
-        Folder with the three files, each a file or a folder of parts with a header each: a local path, or
-        the URL of any file system that Spark reads.
-    config : Config
-    master : str, optional
-    tell : callable(stage, done, total), optional
-        Progress.
-
-    Raises
-    ------
-    ConfigError
-        For another reader than ``csv``.
-    EnvironmentFailure
-        If Spark cannot start, or fails later.
-    FormatError
-        If files are missing or have other columns.
+    - `data`: folder with the three files, each a file or a folder of parts with a header each: a local path,
+      or the URL of any file system that Spark reads.
+    - `tell` (stage, done, total): progress.
     """
     if config.reader != "csv":
         raise ConfigError("engine spark reads the layout csv only; leave out --engine for the reader cef.")
@@ -89,12 +74,7 @@ def open_on_spark(
 class SparkHouseholds:
     """The households of a run on Spark; see :class:`opendas.phsafe.run.Households`.
 
-    Parameters
-    ----------
-    session : SparkSession
-    data : str
-    config : Config
-    tell : callable(stage, done, total), optional
+    `tell` (stage, done, total).
     """
 
     def __init__(self, session: SparkSession, data: str, config: Config, tell: Tell | None = None) -> None:
@@ -128,13 +108,7 @@ class SparkHouseholds:
         self._rows.unpersist()
 
     def validate(self, *, every_table: bool = False) -> Validation:
-        """Check everything, and digest it.
-
-        Raises
-        ------
-        FormatError
-            If rows do not have the fields of the header: with everything else that is wrong.
-        """
+        """Check everything, and digest it."""
         with spark_failures():
             parts: list[Checked] = list(
                 answers(self._run(CheckPart(self._config, self._files, every_table))).values()
@@ -203,32 +177,17 @@ Counted = tuple[Cubes, dict[int, bytes]]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Checked:
-    """What the check of a partition found. Confidential.
+    """What the check of a partition found. Confidential."""
 
-    Parameters
-    ----------
-    digests : dict of int to bytes
-        By bucket.
-    broken : list of Finding
-        Rows without the fields of the header.
-    errors, warnings : tuple of Finding
-    """
-
-    digests: dict[int, bytes]
-    broken: list[Finding]
+    digests: dict[int, bytes]  # int -> bytes: by bucket
+    broken: list[Finding]  # rows without the fields of the header
     errors: tuple[Finding, ...]
     warnings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What every function over partitions knows.
-
-    Parameters
-    ----------
-    config : Config
-    files : InputFiles
-    """
+    """What every function over partitions knows."""
 
     config: Config
     files: InputFiles
@@ -241,15 +200,9 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class CheckPart(_Part):
-    """Checks a partition and digests its buckets; answers with :class:`Checked`.
+    """Checks a partition and digests its buckets; answers with :class:`Checked`."""
 
-    Parameters
-    ----------
-    every_table : bool
-        As in :func:`opendas.phsafe.validate.validate`.
-    """
-
-    every_table: bool = False
+    every_table: bool = False  # as in :func:`opendas.phsafe.validate.validate`
 
     def __call__(self, number: int, batches: Batches) -> Checked:
         """Check one partition."""
@@ -267,15 +220,10 @@ class CountPart(_Part):
 
     A partition that an executor lost is read again: the digests let the caller see that it still holds the
     rows that were validated and tagged.
-
-    Parameters
-    ----------
-    plan : Plan
-    keys : mapping of str to bytes
-        Derived keys of selections, one a table. They are all of the run key that leaves its process.
     """
 
     plan: Plan = field(kw_only=True)
+    # Derived keys of selections, one a table. They are all of the run key that leaves its process.
     keys: Mapping[str, bytes] = field(kw_only=True)
 
     def __call__(self, number: int, batches: Batches) -> Counted:
@@ -287,12 +235,7 @@ class CountPart(_Part):
 
 @dataclass(frozen=True, slots=True)
 class CountExactly(_Part):
-    """Counts as the non-private mode does; answers with cubes by output.
-
-    Parameters
-    ----------
-    tables : mapping of str to Table
-    """
+    """Counts as the non-private mode does; answers with cubes by output."""
 
     tables: Mapping[str, Table] = field(kw_only=True)
 
@@ -345,17 +288,9 @@ _Key = tuple[str, str | None, str]
 def merge_findings(parts: Iterable[Sequence[Finding]], sources: Sequence[Sequence[str]]) -> list[Finding]:
     """Merge findings whose lines are in one part each.
 
-    Parameters
-    ----------
-    parts : iterable of sequence of Finding
-        Of each partition, as :func:`opendas.phsafe.inputs.findings.list_lines` bounds them.
-    sources : sequence of sequence of str
-        File names of each of the three files, in order; several where it is a folder of parts.
-
-    Returns
-    -------
-    list of Finding
-        By file, then by field and rule as they first came, then by line.
+    - `parts`: of each partition, as :func:`opendas.phsafe.inputs.findings.list_lines` bounds them.
+    - `sources`: file names of each of the three files, in order; several where it is a folder of parts.
+    - Returns: by file, then by field and rule as they first came, then by line.
     """
     place = {
         name: (which, number) for which, names in enumerate(sources) for number, name in enumerate(names)

@@ -73,25 +73,14 @@ Block = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TextFile:
-    """One of the three files, or a folder of parts with a header each.
+    """One of the three files, or a folder of parts with a header each."""
 
-    Parameters
-    ----------
-    text : DataFrame or None
-        Columns value, file, start: a line, a digest of its file's path, and the first byte of its block.
-        None where the file is missing.
-    source : Source
-        Names and last lines of the parts.
-    before : mapping of (int, int) to int
-        Lines before each block, of all parts numbered through.
-    findings : tuple of Finding
-        What is wrong with the headers.
-    """
-
+    # Columns value, file, start: a line, a digest of its file's path, and the first byte of its block. None
+    # where the file is missing.
     text: DataFrame | None
-    source: Source
-    before: Mapping[Block, int]
-    findings: tuple[Finding, ...] = ()
+    source: Source  # names and last lines of the parts
+    before: Mapping[Block, int]  # lines before each block, of all parts numbered through
+    findings: tuple[Finding, ...] = ()  # what is wrong with the headers
 
 
 def find_files(session: SparkSession, data: str) -> list[TextFile]:
@@ -162,21 +151,12 @@ def _number_lines(kind: int, text: DataFrame | None, blocks: Sequence[Any]) -> T
 
 @dataclass(frozen=True, slots=True)
 class ReadLines:
-    """Turns the text of one of the three files (which may be a folder of parts) into rows of words.
+    """Turns the text of one of the three files (which may be a folder of parts) into rows of words."""
 
-    Parameters
-    ----------
-    kind : int
-        Position in :data:`KINDS`.
-    before : mapping of (int, int) to int
-        For each block, the number of lines before it, all files of the folder numbered through.
-    version : str
-        Of the driver.
-    """
-
-    kind: int
+    kind: int  # position in :data:`KINDS`
+    # For each block, the number of lines before it, all files of the folder numbered through.
     before: Mapping[Block, int]
-    version: str = __version__
+    version: str = __version__  # of the driver
 
     def __call__(self, batches: Batches) -> Batches:
         """Parse text (columns: value, file, start) into rows of words."""
@@ -236,13 +216,8 @@ def _batch(
 def gather(batches: Batches, states: npt.NDArray[np.bool_], files: InputFiles) -> tuple[Inputs, pa.Table]:
     """Return the rows of one partition, restricted to the states, and those that are broken.
 
-    Parameters
-    ----------
-    batches : iterator of RecordBatch
-        With :data:`ROW_SCHEMA`; whole buckets of households.
-    states : bool (128,)
-        Which state codes are in the filter.
-    files : InputFiles
+    - `batches`, RecordBatch: with :data:`ROW_SCHEMA`; whole buckets of households.
+    - `states` (128,): which state codes are in the filter.
     """
     table = pa.Table.from_batches(batches, schema=ROW_SCHEMA)
     kind = table.column("kind").to_numpy()
