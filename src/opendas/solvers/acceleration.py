@@ -60,16 +60,11 @@ def no_history(rows: int, columns: int, blocks: int) -> History:
 def accelerate(history: History, start: Ints, blocks: Ints, before: Floats, w: Floats) -> None:
     """Combine the last points of some blocks, and remember them.
 
-    Parameters
-    ----------
-    history : History
-        With the iteration unchanged since its first entry; set ``counts`` to -1 where it has changed.
-    start : int64 array, (B + 1,)
-        First column of each block.
-    blocks : int64 array
-        Those to combine.
-    before, w : float64 array, (C, n)
-        The point before the iteration and after it; `w` becomes the next point.
+    - `history`: with the iteration unchanged since its first entry; set ``counts`` to -1 where it has
+      changed.
+    - `start` (B + 1,): first column of each block.
+    - `blocks`: those to combine.
+    - `before`, `w` (C, n): the point before the iteration and after it; `w` becomes the next point.
     """
     for b in blocks:
         low, high = start[b], start[b + 1]

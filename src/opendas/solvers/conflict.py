@@ -53,16 +53,11 @@ EASY = 1 << 31
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RangeSystem:
-    """Constraints ``lower <= A x <= upper`` on non-negative integers ``x``.
+    """Constraints ``lower <= A x <= upper`` on non-negative integers ``x``."""
 
-    Parameters
-    ----------
-    matrix : sparse int64 (m, v)
-    lower, upper : int64 (m,)
-        ``lower = 0`` says nothing where the row of `matrix` is not negative; ``upper >= NO_LIMIT`` is none.
-    """
-
-    matrix: sparse.csr_array
+    matrix: sparse.csr_array  # (m, v)
+    # lower, upper (m,): ``lower = 0`` says nothing where the row of `matrix` is not negative; ``upper >=
+    # NO_LIMIT`` is none.
     lower: Ints
     upper: Ints
 
@@ -88,24 +83,13 @@ class RangeSystem:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Constraints that cannot hold together.
+    """Constraints that cannot hold together."""
 
-    Parameters
-    ----------
-    rows : tuple of int
-        Ascending.
-    smallest : bool
-        No conflict of the system has fewer constraints: proved.
-    irreducible : bool
-        Without any one of them the others can hold.
-    least, most : int or None
-        Where it is that simple: together they ask for at least so many counts, and leave room for at most so
-        many.
-    """
-
-    rows: tuple[int, ...]
-    smallest: bool
-    irreducible: bool
+    rows: tuple[int, ...]  # ascending
+    smallest: bool  # no conflict of the system has fewer constraints: proved
+    irreducible: bool  # without any one of them the others can hold
+    # least, most: where it is that simple: together they ask for at least so many counts, and leave room for
+    # at most so many.
     least: int | None = None
     most: int | None = None
 
@@ -128,15 +112,8 @@ def _largest(system: RangeSystem) -> int:
 def find_conflict(system: RangeSystem) -> Conflict | None:
     """Return the smallest set of constraints that cannot hold together, or None if all can.
 
-    Parameters
-    ----------
-    system : RangeSystem
-        Of several smallest sets one with earlier constraints is preferred.
-
-    Returns
-    -------
-    Conflict or None
-        None also where a contradiction is likely but could not be proved.
+    - `system`: of several smallest sets one with earlier constraints is preferred.
+    - Returns: None also where a contradiction is likely but could not be proved.
     """
     alone = _alone(system)
     if alone is not None:
@@ -171,12 +148,8 @@ def _alone(system: RangeSystem) -> int | None:
 def _search(system: RangeSystem, soft: Ints | None = None) -> tuple[str, Ints]:
     """Look for integers that keep all constraints but the soft ones, and those as nearly as possible.
 
-    Returns
-    -------
-    str
-        ``"found"``, ``"none"`` or ``"unknown"``.
-    int64 (v,)
-        What was found.
+    - Returns: ``"found"``, ``"none"`` or ``"unknown"``.
+    - Returns (v,): what was found.
     """
     rows, width = system.matrix.shape
     soft = np.zeros(0, np.int64) if soft is None else soft
@@ -439,18 +412,9 @@ def conflict(problem: FamilyProblem, *, tolerance: float = 1e-7) -> tuple[Constr
     The duals of the least total violation name an infeasible subset (Farkas); rows that are not needed are
     then deleted one by one, so that every row left is necessary.
 
-    Parameters
-    ----------
-    problem : FamilyProblem
-        As stated.
-    tolerance : float
-        Total violation that counts as rounding, relative to the largest count of the parent or bound that has
-        a part in it.
-
-    Returns
-    -------
-    tuple of ConstraintRow
-        Empty where feasible.
+    - `tolerance`: total violation that counts as rounding, relative to the largest count of the parent or
+      bound that has a part in it.
+    - Returns: empty where feasible.
     """
     system = _system(problem)
     if not system.rows:

@@ -11,14 +11,7 @@ from numpy.typing import NDArray
 def without_gaps(rows: NDArray[np.int32]) -> NDArray[np.int32]:
     """Number the different rows from 0, in their order: ``np.unique(rows, return_inverse=True)[1]``.
 
-    Parameters
-    ----------
-    rows : ndarray of int32, shape (n,)
-        Not negative.
-
-    Returns
-    -------
-    ndarray of int32, shape (n,)
+    `rows` (n,): not negative.
     """
     top = 0
     for j in range(len(rows)):
@@ -41,17 +34,9 @@ def without_gaps(rows: NDArray[np.int32]) -> NDArray[np.int32]:
 def cells_by_row(rows: NDArray[np.int32], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Sort cells by their row: ``np.argsort(rows, kind="stable")`` in linear time, and where each row begins.
 
-    Parameters
-    ----------
-    rows : ndarray of int32, shape (n,)
-        From 0 to count - 1.
-    count : int
-        Number of rows.
-
-    Returns
-    -------
-    start : ndarray of int64, shape (count + 1,)
-    cells : ndarray of int64, shape (n,)
+    - `rows` (n,): from 0 to count - 1.
+    - Returns `start` (count + 1,).
+    - Returns `cells` (n,).
     """
     start = np.zeros(count + 1, np.int64)
     for r in rows:

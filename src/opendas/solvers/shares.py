@@ -28,18 +28,11 @@ _SMALL = 1e-9
 def minimise_shares(function: Function, start: Floats) -> tuple[Floats, float]:
     """Find shares at which a positive function has a local minimum.
 
-    Parameters
-    ----------
-    function : callable of float64 (n,) to (float, float64 (n,))
-        Value, positive, and its derivatives by the shares.
-    start : float64 (n,), >= 0
-        Shares to start from. One of zero stays zero.
-
-    Returns
-    -------
-    shares : float64 (n,)
-        Adding up to one.
-    value : float
+    - `function`, callable of float64 (n,) to (float, float64 (n,)): value, positive, and its derivatives by
+      the shares.
+    - `start` (n,), >= 0: shares to start from. One of zero stays zero.
+    - Returns `shares` (n,): adding up to one.
+    - Returns `value`.
     """
     free = np.flatnonzero(start > 0)
     shares = np.zeros(len(start))
@@ -98,16 +91,9 @@ def _without_dust(function: Function, shares: Floats) -> tuple[Floats, float]:
 def least_gap(value: float, slope: Floats, shares: Floats) -> float:
     """Bound how far, relative to the value, a convex function lies above its minimum over shares.
 
-    Parameters
-    ----------
-    slope : float64 (n,)
-        Derivatives by the shares.
-    shares : float64 (n,)
-
-    Returns
-    -------
-    float
-        ``(f - f*) / f`` is at most this.
+    - `slope` (n,): derivatives by the shares.
+    - `shares` (n,).
+    - Returns: ``(f - f*) / f`` is at most this.
 
     Notes
     -----

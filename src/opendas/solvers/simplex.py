@@ -40,24 +40,12 @@ LARGEST_SUM = 2.0**62
 def project(z: Floats, family: Ints, totals: Floats) -> Floats:
     """Project the entries of each family onto its scaled simplex.
 
-    Parameters
-    ----------
-    z : float64 array, (n,)
-        Entries of all families, in any order; finite.
-    family : int64 array, (n,)
-        Family of each entry.
-    totals : float64 array, (f,), >= 0
-        What each family adds up to. One without entries is left out.
+    - `z` (n,): entries of all families, in any order; finite.
+    - `family` (n,): family of each entry.
+    - `totals` (f,), >= 0: what each family adds up to. One without entries is left out.
+    - Returns (n,): minimum of ``||v - z||`` within each family; all zero in a family with total zero.
 
-    Returns
-    -------
-    float64 array, (n,), >= 0
-        Minimum of ``||v - z||`` within each family; all zero in a family with total zero.
-
-    Raises
-    ------
-    ValueError
-        If something is not finite, a total is negative, or an index is no family.
+    Raises `ValueError` if something is not finite, a total is negative, or an index is no family.
 
     Examples
     --------
@@ -74,26 +62,12 @@ def project_integers(
 ) -> Ints:
     """Find the nearest whole numbers that are not negative and add up to each family's total.
 
-    Parameters
-    ----------
-    z : int64 or float64 array, (n,)
-        Entries. Reals are rounded to multiples of 2**-20 first.
-    family : int64 array, (n,)
-        Family of each entry.
-    totals : int64 array, (f,), >= 0
-    tie_keys : uint64 array, (n,), optional
-        Public key of each entry, unique within its family; by default its position.
-
-    Returns
-    -------
-    int64 array, (n,)
-        A minimum of ``||v - z||`` among the whole numbers; among several, the one that gives to the least
-        ``mix(mix(key) ^ mix(0)) >> 24``, as the controlled rounding of one cell does.
-
-    Raises
-    ------
-    ValueError
-        As :func:`project`, and if sums would leave 64-bit integers (a family of reals with 2**42 counts).
+    - `z` (n,): entries. Reals are rounded to multiples of 2**-20 first.
+    - `family` (n,): family of each entry.
+    - `totals` (f,), >= 0.
+    - `tie_keys` (n,): public key of each entry, unique within its family; by default its position.
+    - Returns: a minimum of ``||v - z||`` among the whole numbers; among several, the one that gives to the
+      least ``mix(mix(key) ^ mix(0)) >> 24``, as the controlled rounding of one cell does.
 
     Examples
     --------

@@ -22,15 +22,9 @@ def check_roots(workload: Workload, rules: LevelRules, constraints: LevelConstra
     Where some query group asks every cell and roots are estimated one by one, no matrix is written. A tie
     gives each of them its own total.
 
-    Parameters
-    ----------
-    rules, constraints : LevelRules, LevelConstraints
-        Of the geolevel of the roots.
+    `rules`, `constraints`, LevelRules, LevelConstraints: of the geolevel of the roots.
 
-    Raises
-    ------
-    ConfigError
-        Naming the geolevel, the number of cells and what would help.
+    Raises `ConfigError` naming the geolevel, the number of cells and what would help.
     """
     together = constraints.joint is not None and constraints.tied is None
     possible = np.flatnonzero(rules.possible).astype(np.int32)
@@ -65,15 +59,10 @@ def _too_large(rules: LevelRules, cells: int, *, together: bool) -> ConfigError:
 def check_family(family: Family, rules: LevelRules, counts: Ints) -> None:
     """Check integers against every constraint of a family.
 
-    Parameters
-    ----------
-    counts : int64 (C, s)
+    `counts` (C, s).
 
-    Raises
-    ------
-    EstimationError
-        Naming the family and the first constraint that does not hold. It is a defect of the solver, never
-        of the data: infeasible data are found before.
+    Raises `EstimationError` naming the family and the first constraint that does not hold. It is a defect of
+    the solver, never of the data: infeasible data are found before.
     """
 
     def fail(constraint: str) -> EstimationError:

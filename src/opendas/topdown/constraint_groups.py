@@ -21,35 +21,22 @@ NO_UPPER = 1 << 62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Groups:
-    """Groups of cells with bounded sums, per child.
+    """Groups of cells with bounded sums, per child."""
 
-    Parameters
-    ----------
-    names : tuple of str, length K
-    cells : bool (K, s)
-    lower, upper : float64 (C, K)
-    mask : bool (C, s)
-        Cells a child may use.
-    whole_lower, whole_upper : int64 (C, K0)
-        The integer bounds of the first ``K0`` groups: declared constraints, not held margins.
-    joint : JointTotal or None
-        Totals that several children hold together. That of an only child is a group.
-    fixed_rows : int32 (s,) or None
-        Row of each cell in a partition whose counts are fixed.
-    fixed : int64 (C, R) or None
-        These counts.
-    """
-
-    names: tuple[str, ...]
-    cells: Bools
-    lower: Floats
-    upper: Floats
-    mask: Bools
+    names: tuple[str, ...]  # length K
+    cells: Bools  # (K, s)
+    lower: Floats  # (C, K)
+    upper: Floats  # (C, K)
+    mask: Bools  # (C, s): cells a child may use
+    # whole_lower, whole_upper (C, K0): the integer bounds of the first ``K0`` groups: declared constraints,
+    # not held margins.
     whole_lower: Ints
     whole_upper: Ints
+    # Totals that several children hold together. That of an only child is a group.
     joint: JointTotal | None = None
+    # (s,): row of each cell in a partition whose counts are fixed.
     fixed_rows: npt.NDArray[np.int32] | None = None
-    fixed: Ints | None = None
+    fixed: Ints | None = None  # (C, R): these counts
 
     @classmethod
     def build(
@@ -60,14 +47,7 @@ class Groups:
         rules: CellRules,
         label: str,
     ) -> Groups:
-        """Collect the declared constraints that can bind on a support.
-
-        Raises
-        ------
-        InfeasibleFamily
-            If a constraint asks for records where the support has no cell, or joint totals do not add up to
-            the parent.
-        """
+        """Collect the declared constraints that can bind on a support."""
         children = constraints.lower.shape[0]
         bound_cells = rules.bound_cells[:, support]
         closed = constraints.upper == 0
@@ -132,11 +112,8 @@ class Groups:
 
         Its counts imply every declared constraint, and rows without records close their cells.
 
-        Parameters
-        ----------
-        rows : int32 (s,)
-            Row of each cell, without gaps.
-        counts : int64 (C, R)
+        - `rows` (s,): row of each cell, without gaps.
+        - `counts` (C, R).
         """
         none = np.zeros((len(counts), 0))
         whole = none.astype(np.int64)

@@ -36,19 +36,11 @@ NEAR = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class RunEstimator:
-    """The estimator of a run.
-
-    Parameters
-    ----------
-    name : str
-    fits : Estimator
-    origin : Origin or None
-        Of a part that is not ours.
-    """
+    """The estimator of a run."""
 
     name: str
     fits: Estimator
-    origin: Origin | None = None
+    origin: Origin | None = None  # of a part that is not ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +101,8 @@ def _is_feasible(data: FamilyData, values: Floats) -> bool:
 def find_estimator(given: str | Estimator) -> RunEstimator:
     """Return an estimator by its name, or for an object that is one.
 
-    Parameters
-    ----------
-    given : str or Estimator
-        A name: one of ours, or an entry point of another package in the group ``opendas.estimators``. Or an
-        object with a name and a method ``fit``, for experiments.
-
-    Raises
-    ------
-    ConfigError
-        If there is none of that name, or it is no estimator.
+    `given`: a name: one of ours, or an entry point of another package in the group ``opendas.estimators``. Or
+    an object with a name and a method ``fit``, for experiments.
     """
     if isinstance(given, str):
         if given in OWN_ESTIMATORS:

@@ -29,19 +29,10 @@ def relax_parent(family: Family, rules: LevelRules, error: InfeasibleFamily) -> 
     Solved as a mixed-integer program over the children's constraint groups and all possible cells, so that
     cells outside the old support may come in.
 
-    Parameters
-    ----------
-    family : Family
-        Infeasible, with a parent.
-    error : InfeasibleFamily
-        Why; raised again if no parent at all is feasible.
-
-    Returns
-    -------
-    Family
-        With a new parent and support.
-    str
-        What was relaxed, for the report.
+    - `family`: infeasible, with a parent.
+    - `error`: why; raised again if no parent at all is feasible.
+    - Returns: with a new parent and support.
+    - Returns: what was relaxed, for the report.
     """
     if family.parent is None:
         raise error

@@ -89,12 +89,7 @@ def family_problem(
 
 
 def accepted(solution: Solution, family: Family, step: str) -> Solution:
-    """Return a certified solution, or raise.
-
-    Raises
-    ------
-    InfeasibleFamily, SolverFailure
-    """
+    """Return a certified solution, or raise."""
     if solution.status is Status.INFEASIBLE:
         raise InfeasibleFamily(family.label, step, solution.constraints)
     if solution.status is not Status.OPTIMAL:
@@ -138,12 +133,7 @@ def evenly(family: Family, groups: Groups, done: Progress) -> Floats:
 
 
 def nearest_feasible(family: Family, groups: Groups, target: Floats, done: Progress, step: str) -> Floats:
-    """Return the non-negative point nearest to a target, float64 (C, s), that satisfies the constraints.
-
-    Raises
-    ------
-    InfeasibleFamily, SolverFailure
-    """
+    """Return the non-negative point nearest to a target, float64 (C, s), that satisfies the constraints."""
     children, cells = groups.mask.shape
     each = np.arange(cells, dtype=np.int32)
     problem = family_problem(family, groups, ((1.0, each),), target, np.ones(children))
@@ -185,12 +175,8 @@ def estimate_family(
     Families whose answer needs no fit (no cell, or an only child) have none. One without a solution is told
     by its smallest contradiction.
 
-    Raises
-    ------
-    InfeasibleFamily
-        If no non-negative solution satisfies the constraints; the error names them.
-    SolverFailure
-        If no solver reached a certified solution, or the integers break a constraint.
+    Raises `InfeasibleFamily` if no non-negative solution satisfies the constraints; the error names them.
+    Raises `SolverFailure` if no solver reached a certified solution, or the integers break a constraint.
 
     Notes
     -----
@@ -308,10 +294,7 @@ def explained(family: Family, rules: LevelRules, error: InfeasibleFamily) -> Inf
 def family_conflict(family: Family, rules: LevelRules) -> ConstraintConflict | None:
     """Return the smallest set of constraints of a family that no counts keep, or None.
 
-    Returns
-    -------
-    ConstraintConflict or None
-        None also for a family of more than :data:`WIDEST` children times groups of cells.
+    Returns: None also for a family of more than :data:`WIDEST` children times groups of cells.
     """
     held = family.constraints
     maps = [*rules.bound_cells, rules.possible, *(one.query.row_of_cell for one in held.invariants)]

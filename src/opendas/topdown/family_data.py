@@ -39,26 +39,15 @@ class Precision(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Information:
-    """What is known of consecutive geounits of one geolevel, for instance of the children of one family.
+    """What is known of consecutive geounits of one geolevel, for instance of the children of one family."""
 
-    Parameters
-    ----------
-    first : int
-        Index of the first geounit in its level.
-    linear : float64 (C, n)
-        ``b``, zero outside the cells that a geounit may use.
-    weights : float64 (C, q)
-        About what measurements of each query group alone would say as much: a metric for the solver that
-        has no part in the answer.
-    rows : tuple of int32 (n,)
-        Row of each cell, for these query groups.
-    """
-
-    first: int
+    first: int  # index of the first geounit in its level
     precision: Precision
-    linear: Floats
+    linear: Floats  # (C, n): ``b``, zero outside the cells that a geounit may use
+    # (C, q): about what measurements of each query group alone would say as much: a metric for the solver
+    # that has no part in the answer.
     weights: Floats
-    rows: tuple[npt.NDArray[np.int32], ...]
+    rows: tuple[npt.NDArray[np.int32], ...]  # (n,): row of each cell, for these query groups
 
     def of(self, first: int, children: int) -> Information:
         """Return what is known of geounits ``first:first + children`` of the level."""
@@ -68,17 +57,10 @@ class Information:
 
 @dataclass(slots=True)
 class Progress:
-    """How the least squares of a family went.
+    """How the least squares of a family went."""
 
-    Parameters
-    ----------
-    methods : list of str
-        Of each pass.
-    residual, tolerance : float
-        See :class:`opendas.topdown.model.FamilyRecord`.
-    """
-
-    methods: list[str] = field(default_factory=list)
+    methods: list[str] = field(default_factory=list)  # of each pass
+    # residual, tolerance: see :class:`opendas.topdown.model.FamilyRecord`.
     residual: float = 0.0
     tolerance: float = 0.0
     fallback: bool = False
@@ -92,28 +74,15 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LevelRules(CellRules):
-    """How families whose children are at one geolevel are estimated.
+    """How families whose children are at one geolevel are estimated."""
 
-    Parameters
-    ----------
-    least_squares, rounder
-        Of the last stage, see :class:`opendas.topdown.model.StageRules`.
-    slack : float
-        Added to the optimum of (7.6).
-    milp : bool
-        Allow rounder passes that are not laminar.
-    earlier : tuple of StageRules
-        Stages before the last one.
-    estimator : Estimator or None
-        What fits a family; None for the least squares of TopDown.
-    """
-
+    # least_squares, rounder: of the last stage, see :class:`opendas.topdown.model.StageRules`.
     least_squares: tuple[tuple[str, ...], ...]
     rounder: RounderPasses
-    slack: float = 0.0
-    milp: bool = False
-    earlier: tuple[StageRules, ...] = ()
-    estimator: Estimator | None = None
+    slack: float = 0.0  # added to the optimum of (7.6)
+    milp: bool = False  # allow rounder passes that are not laminar
+    earlier: tuple[StageRules, ...] = ()  # stages before the last one
+    estimator: Estimator | None = None  # what fits a family; None for the least squares of TopDown
 
     @property
     def stages(self) -> tuple[StageRules, ...]:

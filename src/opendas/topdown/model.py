@@ -25,96 +25,52 @@ RounderPasses = tuple[tuple[tuple[str, npt.NDArray[np.int32]], ...], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageRules:
-    """A stage of estimation: least squares, then rounding.
+    """A stage of estimation: least squares, then rounding."""
 
-    Parameters
-    ----------
-    least_squares : tuple of tuple of str
-        Query groups of each pass, all measured.
-    rounder : tuple of tuple of (str, int32 (n,))
-        Name and row of each cell, for the query groups of each rounder pass. The last one named of an
-        earlier stage is its finest.
-    """
-
-    least_squares: tuple[tuple[str, ...], ...]
+    least_squares: tuple[tuple[str, ...], ...]  # query groups of each pass, all measured
+    # tuple of tuple of (str, int32 (n,)): name and row of each cell, for the query groups of each rounder
+    # pass. The last one named of an earlier stage is its finest.
     rounder: RounderPasses
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellRules:
-    """What cells of a family may hold at one geolevel.
+    """What cells of a family may hold at one geolevel."""
 
-    Parameters
-    ----------
-    geolevel : str
-        Geolevel of the children.
-    bound_names : tuple of str
-    bound_cells : bool (B, n)
-    possible : bool (n,)
-        Cells that are no structural zero.
-    """
-
-    geolevel: str
+    geolevel: str  # geolevel of the children
     bound_names: tuple[str, ...]
-    bound_cells: Bools
-    possible: Bools
+    bound_cells: Bools  # (B, n)
+    possible: Bools  # (n,): cells that are no structural zero
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """The public side of a family.
+    """The public side of a family."""
 
-    Parameters
-    ----------
-    label : str
-        Geocode of the parent, or of the root itself; of the divided geounit where roots are its parts.
-    support : int32 (s,)
-        Cells that can be non-zero, ascending.
-    parent : int64 (s,) or None
-        The parent's fixed counts on the support; None for a root, or roots that hold a total together.
-    constraints : LevelConstraints
-        Of the children.
-    tie_keys : uint64 (C,)
-        Public keys that break the rounder's ties.
-    geocodes : bytes array (C,) or None
-        Of the children, for messages.
-    """
-
+    # Geocode of the parent, or of the root itself; of the divided geounit where roots are its parts.
     label: str
-    support: npt.NDArray[np.int32]
+    support: npt.NDArray[np.int32]  # (s,): cells that can be non-zero, ascending
+    # (s,): the parent's fixed counts on the support; None for a root, or roots that hold a total together.
     parent: Ints | None
-    constraints: LevelConstraints
-    tie_keys: npt.NDArray[np.uint64]
-    geocodes: Codes | None = None
+    constraints: LevelConstraints  # of the children
+    tie_keys: npt.NDArray[np.uint64]  # (C,): public keys that break the rounder's ties
+    geocodes: Codes | None = None  # (C,): of the children, for messages
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyRecord:
-    """How a family was solved: functions of measurements and invariants, hence publishable.
-
-    Parameters
-    ----------
-    methods : tuple of str
-        Least-squares method of each pass.
-    residual : float
-        Largest relative Karush-Kuhn-Tucker residual over the passes.
-    fallback : bool
-        A general solver was needed, or a posterior was not reached and least squares kept.
-    tolerance : float
-        Largest optimum of (7.6): how far the last pass is from the held margins of earlier ones.
-    failsafe : str
-        Empty, or what the failsafe relaxed.
-    """
+    """How a family was solved: functions of measurements and invariants, hence publishable."""
 
     geolevel: str
     label: str
     children: int
     cells: int
-    methods: tuple[str, ...]
-    residual: float
-    fallback: bool
+    methods: tuple[str, ...]  # least-squares method of each pass
+    residual: float  # largest relative Karush-Kuhn-Tucker residual over the passes
+    fallback: bool  # a general solver was needed, or a posterior was not reached and least squares kept
+    # Largest optimum of (7.6): how far the last pass is from the held margins of earlier ones.
     tolerance: float = 0.0
-    failsafe: str = ""
+    failsafe: str = ""  # empty, or what the failsafe relaxed
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,10 +21,7 @@ def check_rounder_passes(rules: LevelRules, constraints: LevelConstraints) -> No
     All possible cells and all declared constraints are looked at. A family has some of both, so that what
     passes here cannot cross later.
 
-    Raises
-    ------
-    ConfigError
-        If two row groups cross; the message names them.
+    Raises `ConfigError` if two row groups cross; the message names them.
     """
     if rules.milp:
         return
@@ -62,15 +59,8 @@ def _without_gaps(rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
 def round_estimate(family: Family, rules: LevelRules, groups: Groups, estimate: Floats) -> Ints:
     """Round a least-squares estimate in the passes of (7.7).
 
-    Parameters
-    ----------
-    groups : Groups
-        Declared constraints; held margins of the least squares do not bind the rounder.
-    estimate : float64 (C, s)
-
-    Returns
-    -------
-    int64 (C, s)
+    - `groups`: declared constraints; held margins of the least squares do not bind the rounder.
+    - `estimate` (C, s).
 
     Notes
     -----

@@ -21,18 +21,12 @@ from opendas.topdown.model import Family, StageRules
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MergedCells:
-    """The cells of a stage: runs of support cells that it does not tell apart.
+    """The cells of a stage: runs of support cells that it does not tell apart."""
 
-    Parameters
-    ----------
-    first : int64 (m,)
-        Position in the support of the first cell of each merged one, ascending; it stands for all of them.
-    of_cell : int32 (s,)
-        Merged cell of each support cell.
-    """
-
+    # (m,): position in the support of the first cell of each merged one, ascending; it stands for all of
+    # them.
     first: npt.NDArray[np.int64]
-    of_cell: npt.NDArray[np.int32]
+    of_cell: npt.NDArray[np.int32]  # (s,): merged cell of each support cell
 
     @classmethod
     def each(cls, support: npt.NDArray[np.int32]) -> MergedCells:
@@ -69,28 +63,14 @@ class MergedCells:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FixedRows:
-    """What a stage has rounded: counts of the rows of a partition of the cells.
+    """What a stage has rounded: counts of the rows of a partition of the cells."""
 
-    Parameters
-    ----------
-    rows : int32 (s,)
-        Row of each cell.
-    counts : int64 (C, R)
-        Of each row in each child.
-    """
-
-    rows: npt.NDArray[np.int32]
-    counts: Ints
+    rows: npt.NDArray[np.int32]  # (s,): row of each cell
+    counts: Ints  # (C, R): of each row in each child
 
     @classmethod
     def of_tie(cls, tied: TiedCounts, family: Family) -> FixedRows:
-        """Return what an earlier release says of the children, on the rows that the support touches.
-
-        Raises
-        ------
-        InfeasibleFamily
-            If it has records where the support has no cell.
-        """
+        """Return what an earlier release says of the children, on the rows that the support touches."""
         rows, of_cell = np.unique(tied.query.row_of_cell[family.support], return_inverse=True)
         counts = tied.on(rows)
         if int(counts.sum()) != int(tied.counts.sum()):
@@ -119,11 +99,8 @@ class FixedRows:
 def without_decided(measurement: FamilyMeasurement, counts: Ints, cells: Bools) -> FamilyMeasurement:
     """Return what is left of noisy answers for some cells, when the counts of the others are known.
 
-    Parameters
-    ----------
-    counts : int64 (C, s)
-        Zero at `cells`.
-    cells : bool (s,)
+    - `counts` (C, s): zero at `cells`.
+    - `cells` (s,).
     """
     queries = []
     for query in measurement.queries:
@@ -147,11 +124,6 @@ def check_stages(rules: LevelRules, constraints: LevelConstraints, workload: Wor
 
     Whatever an earlier stage uses must be the same for all cells of a row of its finest query group: its own
     query groups, the stage before it, and every constraint.
-
-    Raises
-    ------
-    ConfigError
-        Naming the geolevel, the stage and what tells cells of a row apart.
     """
     tied = constraints.tied
     possible = rules.possible

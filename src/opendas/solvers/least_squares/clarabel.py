@@ -36,35 +36,21 @@ class Program:
     """Minimise ``y' P y / 2 + cost' y`` with ``row_lower <= A y <= row_upper``.
 
     The cell variables are non-negative, the margins free.
-
-    Parameters
-    ----------
-    P : sparse array, shape (N, N)
-        Symmetric, in units of the sum of the weights.
-    cost : ndarray, shape (N,)
-        Likewise.
-    A : sparse array, shape (M, N)
-        Rows, in this order: margins, parent, groups, joint totals.
-    row_lower, row_upper : ndarray, shape (M,)
-        Equal for equalities.
-    child, cell : ndarray, shape (m,)
-        Place in x of the first m variables.
-    label : ndarray, shape (M,)
-        Which multiplier of the family each row has: of ``mu``, ``lambda`` and ``tau`` one after the other; -1
-        for the margins.
-    unit : float
-        What the rows' multipliers are multiplied by, to be in units of the problem.
     """
 
-    P: sparse.csc_array
-    cost: Floats
-    A: sparse.csr_array
+    P: sparse.csc_array  # (N, N): symmetric, in units of the sum of the weights
+    cost: Floats  # (N,): likewise
+    A: sparse.csr_array  # (M, N): rows, in this order: margins, parent, groups, joint totals
+    # row_lower, row_upper (M,): equal for equalities.
     row_lower: Floats
     row_upper: Floats
+    # child, cell (m,): place in x of the first m variables.
     child: Ints
     cell: Ints
+    # (M,): which multiplier of the family each row has: of ``mu``, ``lambda`` and ``tau`` one after the
+    # other; -1 for the margins.
     label: Ints
-    unit: float = 1.0
+    unit: float = 1.0  # what the rows' multipliers are multiplied by, to be in units of the problem
 
     @property
     def lower(self) -> Floats:
@@ -90,30 +76,15 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class RawAnswer:
-    """What a general solver says, before certification.
+    """What a general solver says, before certification."""
 
-    Parameters
-    ----------
-    x : ndarray, shape (C, n)
-        Its point, negatives set to 0.
-    status : Status
-        OPTIMAL if it says so; nothing is accepted before :func:`opendas.solvers.problem.certificate.certify`.
-    iterations : int
-        As reported.
-    message : str
-        Its own word for the status.
-    y : ndarray, shape (N,), or None
-        All variables of the program.
-    rows : ndarray, shape (M,), or None
-        Multipliers of its rows: <= 0 on a lower bound, >= 0 on an upper one.
-    """
-
-    x: Floats
+    x: Floats  # (C, n): its point, negatives set to 0
+    # OPTIMAL if it says so; nothing is accepted before :func:`opendas.solvers.problem.certificate.certify`.
     status: Status
-    iterations: int
-    message: str
-    y: Floats | None = None
-    rows: Floats | None = None
+    iterations: int  # as reported
+    message: str  # its own word for the status
+    y: Floats | None = None  # (N,): all variables of the program
+    rows: Floats | None = None  # (M,): multipliers of its rows: <= 0 on a lower bound, >= 0 on an upper one
 
 
 def solve_program(
@@ -125,15 +96,11 @@ def solve_program(
 ) -> RawAnswer:
     """Solve to a tolerance (of gaps and feasibility), or as tightly as the arithmetic allows.
 
-    Parameters
-    ----------
-    qp : Program
-        Its first variables are the cells.
-    shape : (int, int)
-        Of the answer, (C, n).
-    near : ndarray, shape (N,), optional
-        An earlier answer. The program is stated for what is left to it, magnified, which wins the digits that
-        an interior point loses where weights differ by orders of magnitude (Weber, Sager and Gleixner 2019).
+    - `qp`: its first variables are the cells.
+    - `shape`: of the answer, (C, n).
+    - `near` (N,): an earlier answer. The program is stated for what is left to it, magnified, which wins the
+      digits that an interior point loses where weights differ by orders of magnitude (Weber, Sager and
+      Gleixner 2019).
     """
     import clarabel  # compiled, and of use to few families
 

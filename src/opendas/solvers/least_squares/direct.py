@@ -34,63 +34,34 @@ LARGE = 400
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """Outcome of the structured solver, not yet certified.
+    """Outcome of the structured solver, not yet certified."""
 
-    Parameters
-    ----------
-    status : int
-        Of the active set, see :func:`opendas.solvers.least_squares.primal_dual_active_set.pdas`.
-    iterations : int
-        Of the active set.
-    x : ndarray, shape (C, n)
-    """
-
-    status: int
-    iterations: int
-    x: Floats
+    status: int  # of the active set, see :func:`opendas.solvers.least_squares.primal_dual_active_set.pdas`
+    iterations: int  # of the active set
+    x: Floats  # (C, n)
     multipliers: Multipliers
 
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """A point whose active set to start from.
+    """A point whose active set to start from."""
 
-    Parameters
-    ----------
-    positive : ndarray of bool, shape (C, n)
-        Cells that may be positive.
-    groups : ndarray, shape (C, K)
-        Multipliers, whose signs say which rows are on which bound.
-    """
-
-    positive: Bools
-    groups: Floats
+    positive: Bools  # (C, n): cells that may be positive
+    groups: Floats  # (C, K): multipliers, whose signs say which rows are on which bound
 
 
 class _Small(NamedTuple):
-    """A reduced family, and how to come back from it.
-
-    Parameters
-    ----------
-    structure : LowRank or None
-        Of H, where that is used.
-    label, first : ndarray, shapes (n,) and (m,)
-        Number of each cell in the reduced family, -1 for none, and the first cell of each number.
-    center : ndarray, shape (C, m)
-        First centre of the proximal steps, empty where there are none.
-    ridge : float
-        Their weight.
-    unit : float
-        What multipliers of the reduced family are in units of.
-    """
+    """A reduced family, and how to come back from it."""
 
     family: Family
-    structure: LowRank | None
+    structure: LowRank | None  # of H, where that is used
+    # label, first (n,), (m,): number of each cell in the reduced family, -1 for none, and the first cell of
+    # each number.
     label: Ints
     first: Ints
-    center: Floats
-    ridge: float
-    unit: float = 1.0
+    center: Floats  # (C, m): first centre of the proximal steps, empty where there are none
+    ridge: float  # their weight
+    unit: float = 1.0  # what multipliers of the reduced family are in units of
 
 
 def solve_direct(
@@ -98,19 +69,11 @@ def solve_direct(
 ) -> Direct:
     """Structured solution of a family.
 
-    Parameters
-    ----------
-    problem : FamilyProblem
-        The family. Hessians of its children are written out, unless they are in the form of pairs.
-    limit : int
-        Most iterations of the active set.
-    precision : float
-        Of the signs, relative to ``max(1, max parent)``.
-    ridge : float, optional
-        Weight of the proximal term, relative to the mean diagonal of a Hessian. By default none, but
-        ``RIDGE`` where a shared H may be singular.
-    near : Near, optional
-        Start of the active set. By default the projected unconstrained optimum.
+    - `problem`: the family. Hessians of its children are written out, unless they are in the form of pairs.
+    - `precision`: of the signs, relative to ``max(1, max parent)``.
+    - `ridge`: weight of the proximal term, relative to the mean diagonal of a Hessian. By default none, but
+      ``RIDGE`` where a shared H may be singular.
+    - `near`: start of the active set. By default the projected unconstrained optimum.
     """
     stated = problem.constraints
     mask, lower, upper = simpler_bounds(stated)

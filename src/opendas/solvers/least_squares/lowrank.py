@@ -36,24 +36,12 @@ from opendas.solvers.least_squares.primal_dual_active_set import (
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """``H = diagonal I + A' core A``.
+    """``H = diagonal I + A' core A``."""
 
-    Parameters
-    ----------
-    diagonal : float
-        Weight of the terms that tell all cells apart, and a ridge.
-    rows : ndarray, shape (T, n)
-        Row of A of every cell, for each of the finest terms; each cell has T ones in A.
-    core : ndarray, shape (r, r)
-        W, block-diagonal by finest term.
-    core_inverse : ndarray, shape (r, r)
-        Its inverse.
-    """
-
-    diagonal: float
-    rows: Ints
-    core: Floats
-    core_inverse: Floats
+    diagonal: float  # weight of the terms that tell all cells apart, and a ridge
+    rows: Ints  # (T, n): row of A of every cell, for each of the finest terms; each cell has T ones in A
+    core: Floats  # (r, r): W, block-diagonal by finest term
+    core_inverse: Floats  # (r, r): its inverse
 
     @property
     def rank(self) -> int:
@@ -114,12 +102,8 @@ class Factor:
 def low_rank(rows: NDArray[np.int32], weights: Floats, ridge: float) -> LowRank | None:
     """Find the structure of H, with unit diagonal before the ridge; None where no term separates the cells.
 
-    Parameters
-    ----------
-    rows, weights : ndarray, shapes (Q, n) and (Q,)
-        The terms, on the cells that are kept.
-    ridge : float
-        Added to the diagonal.
+    - `rows`, `weights` (Q, n), (Q,): the terms, on the cells that are kept.
+    - `ridge`: added to the diagonal.
     """
     n = rows.shape[1]
     unit = 1.0 / float(weights.sum()) if len(weights) else 1.0
@@ -174,19 +158,11 @@ def solve_single(
 ) -> tuple[int, int, Floats, Floats]:
     """Solve for one child.
 
-    Parameters
-    ----------
-    p : Family
-        One child, scale 1, no parent; its H is not used. Its B is changed in place.
-    H : LowRank
-        Instead of ``p.H``, ridge included.
-    center, ridge, limit, tolerance
-        As in :func:`opendas.solvers.least_squares.primal_dual_active_set.pdas`.
-
-    Returns
-    -------
-    status, iterations, x, lam
-        Shapes (1, n) and (1, K).
+    - `p`: one child, scale 1, no parent; its H is not used. Its B is changed in place.
+    - `H`: instead of ``p.H``, ridge included.
+    - `center`, `ridge`, `limit`, `tolerance`: as in
+      :func:`opendas.solvers.least_squares.primal_dual_active_set.pdas`.
+    - Returns: shapes (1, n) and (1, K).
     """
     n = p.B.shape[1]
     everything = np.arange(n)

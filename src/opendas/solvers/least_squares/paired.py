@@ -31,23 +31,12 @@ from opendas.solvers.least_squares.kernels import SINGULAR, insert
 
 @dataclass(frozen=True, slots=True)
 class PairedCurvature:
-    """Hessians of this form, as a :class:`~opendas.solvers.problem.curvature.Curvature`.
+    """Hessians of this form, as a :class:`~opendas.solvers.problem.curvature.Curvature`."""
 
-    Parameters
-    ----------
-    alpha, beta : ndarray, shape (C, K, K)
-        Symmetric. In inverse squared counts.
-    kind, place : ndarray of int64, shape (n,)
-        Of each cell; kinds from 0 to K - 1, places from 0.
-
-    Raises
-    ------
-    EstimationError
-        If shapes disagree, a kind is out of range, or two cells have the same kind and place.
-    """
-
+    # alpha, beta (C, K, K): symmetric. In inverse squared counts.
     alpha: Floats
     beta: Floats
+    # kind, place (n,): of each cell; kinds from 0 to K - 1, places from 0.
     kind: Ints
     place: Ints
 

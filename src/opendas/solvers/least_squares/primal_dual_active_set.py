@@ -362,28 +362,15 @@ def pdas(
 ) -> tuple[int, int, Floats, Floats, Floats, Floats]:
     """Solve a reduced family.
 
-    Parameters
-    ----------
-    p : Family
-        B, in counts plus ridge times `center`, is changed in place.
-    free : ndarray of bool, shape (C, n)
-        Guess of the cells that may be positive; the final set on return.
-    side : ndarray of int8, shape (C, K)
-        Guess of the rows on a bound: 0 inactive, -1 lower, 1 upper; likewise.
-    center : ndarray, shape (C, n)
-        First centre of the proximal steps; changed in place.
-    ridge : float
-        0 where H is definite by itself: one solve, no proximal steps.
-    limit : int
-        Most iterations.
-    tolerance : float
-        In counts: a sign is wrong beyond it.
-
-    Returns
-    -------
-    status, iterations, x, mu, tau, lam
-        ``OK``, ``STALLED``, ``SINGULAR``, or ``INFEASIBLE`` (not yet proved); shapes (C, n), (n,), (J,),
-        (C, K).
+    - `p`: B, in counts plus ridge times `center`, is changed in place.
+    - `free` (C, n): guess of the cells that may be positive; the final set on return.
+    - `side` (C, K): guess of the rows on a bound: 0 inactive, -1 lower, 1 upper; likewise.
+    - `center` (C, n): first centre of the proximal steps; changed in place.
+    - `ridge`: 0 where H is definite by itself: one solve, no proximal steps.
+    - `limit`: most iterations.
+    - `tolerance`: in counts: a sign is wrong beyond it.
+    - Returns: ``OK``, ``STALLED``, ``SINGULAR``, or ``INFEASIBLE`` (not yet proved); shapes (C, n), (n,),
+      (J,), (C, K).
     """
     w = workspace(p, free, side)
     C, n = p.B.shape

@@ -45,17 +45,9 @@ SLACK = 1.0 + 1e-9
 def solve_by_steps(problem: FamilyProblem, tolerance: float) -> Direct | None:
     """Solve a family by products with its Hessians alone.
 
-    Parameters
-    ----------
-    problem : FamilyProblem
-        Its children have Hessians of their own; its terms and scale are a metric.
-    tolerance : float
-        Residual to reach.
-
-    Returns
-    -------
-    Direct or None
-        The point of least residual. None where the constraints are in doubt.
+    - `problem`: its children have Hessians of their own; its terms and scale are a metric.
+    - `tolerance`: residual to reach.
+    - Returns: the point of least residual. None where the constraints are in doubt.
     """
     plain = replace(problem, terms=((1.0, np.arange(problem.cells, dtype=np.int32)),))
     found, residual = _steps(problem, tolerance, STEPS)

@@ -118,24 +118,9 @@ def find_structure(problem: FamilyProblem) -> Layout | None:
 def solve_structured(problem: FamilyProblem, tolerance: float, layout: Layout | None = None) -> Solution:
     """Solve a family that has the structure.
 
-    Parameters
-    ----------
-    problem : FamilyProblem
-        The family.
-    tolerance : float
-        Largest relative Karush-Kuhn-Tucker residual of an answer that counts as optimal.
-    layout : Layout, optional
-        What :func:`find_structure` returned for the family, if it was asked.
-
-    Returns
-    -------
-    Solution
-        ``OPTIMAL`` with a certified residual, or ``FAILED`` with the point of least residual.
-
-    Raises
-    ------
-    ValueError
-        If the family has no such structure.
+    - `tolerance`: largest relative Karush-Kuhn-Tucker residual of an answer that counts as optimal.
+    - `layout`: what :func:`find_structure` returned for the family, if it was asked.
+    - Returns: ``OPTIMAL`` with a certified residual, or ``FAILED`` with the point of least residual.
     """
     layout = find_structure(problem) if layout is None else layout
     if layout is None:
@@ -339,12 +324,9 @@ def independent_blocks(
 ) -> NDArray[np.int32]:
     """Return the block of each cell, int32 (n,): rows that share a cell lie in one block, and no others.
 
-    Parameters
-    ----------
-    coarsest : int32 array, (n,)
-        Row of each cell in a partition, without gaps.
-    others : list of int32 array, (n,)
-        Row of each cell in further partitions, their rows numbered through from 0 to `number` - 1.
+    - `coarsest` (n,): row of each cell in a partition, without gaps.
+    - `others` (n,): row of each cell in further partitions, their rows numbered through from 0 to `number` -
+      1.
     """
     from scipy.sparse import csgraph  # a twentieth of all imports, and few families need it
 

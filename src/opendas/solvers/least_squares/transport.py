@@ -31,22 +31,12 @@ TIGHT = 1e-10
 
 
 class Transport(NamedTuple):
-    """A projected table and its proof.
+    """A projected table and its proof."""
 
-    Attributes
-    ----------
-    x : float64 array, (C, n)
-    parent : float64 array, (n,)
-        Multipliers of the parent's cells.
-    fixed : float64 array, (C, R)
-        Multipliers of the fixed sums.
-    missed : float64 array, (R,)
-        Largest difference of a margin, relative to the largest margin of the fixed row (at least 1).
-    """
-
-    x: Floats
-    parent: Floats
-    fixed: Floats
+    x: Floats  # (C, n)
+    parent: Floats  # (n,): multipliers of the parent's cells
+    fixed: Floats  # (C, R): multipliers of the fixed sums
+    # (R,): largest difference of a margin, relative to the largest margin of the fixed row (at least 1).
     missed: Floats
 
 
@@ -165,32 +155,15 @@ def project_transport(
 ) -> Transport:
     """Find the table nearest to the answers that keeps the parent, the fixed sums, and the mask.
 
-    Parameters
-    ----------
-    answers : float64 array, (C, n)
-        Noisy answers of the detailed cells, in counts.
-    scale : float64 array, (C,), > 0
-        Weight of each child's answers, inverse squared counts.
-    parent : float64 array, (n,), or None
-        Counts of the parent's cells; None at a root, where only the fixed sums bind.
-    mask : bool array, (C, n)
-        Cells that may be positive.
-    fixed_rows : int32 array, (n,)
-        Fixed row of each cell.
-    fixed : float64 array, (C, R)
-        Sum of each child over each fixed row.
-
-    Returns
-    -------
-    Transport
-        Minimum of ``sum_c scale_c / 2 ||x_c - answers_c||^2``, with its multipliers. A fixed row whose
-        ``missed`` is above 1e-10 has no proof: its sums contradict the parent or the mask, or the dual
-        climbed too slowly. The general solver is then to be asked.
-
-    Raises
-    ------
-    ValueError
-        If shapes disagree, a cell lies in no fixed row, or a weight is not positive.
+    - `answers` (C, n): noisy answers of the detailed cells, in counts.
+    - `scale` (C,), > 0: weight of each child's answers, inverse squared counts.
+    - `parent` (n,): counts of the parent's cells; None at a root, where only the fixed sums bind.
+    - `mask` (C, n): cells that may be positive.
+    - `fixed_rows` (n,): fixed row of each cell.
+    - `fixed` (C, R): sum of each child over each fixed row.
+    - Returns: minimum of ``sum_c scale_c / 2 ||x_c - answers_c||^2``, with its multipliers. A fixed row whose
+      ``missed`` is above 1e-10 has no proof: its sums contradict the parent or the mask, or the dual climbed
+      too slowly. The general solver is then to be asked.
 
     Examples
     --------

@@ -32,21 +32,11 @@ _NONE = np.zeros(0)
 
 
 class Multipliers(NamedTuple):
-    """Multipliers in units of :attr:`~opendas.solvers.problem.problem.FamilyProblem.unit` per count.
+    """Multipliers in units of :attr:`~opendas.solvers.problem.problem.FamilyProblem.unit` per count."""
 
-    Parameters
-    ----------
-    parent : ndarray, shape (n,)
-        mu, any sign; zeros where there is no parent.
-    groups : ndarray, shape (C, K)
-        lambda: <= 0 on a lower bound, >= 0 on an upper bound.
-    joint : ndarray, shape (J,)
-        tau of the joint totals, any sign.
-    """
-
-    parent: Floats
-    groups: Floats
-    joint: Floats = _NONE
+    parent: Floats  # (n,): mu, any sign; zeros where there is no parent
+    groups: Floats  # (C, K): lambda: <= 0 on a lower bound, >= 0 on an upper bound
+    joint: Floats = _NONE  # (J,): tau of the joint totals, any sign
 
 
 @njit(cache=True, nogil=True)
@@ -150,21 +140,8 @@ def certify(
 ) -> float:
     """Relative Karush-Kuhn-Tucker residual of `x`.
 
-    Parameters
-    ----------
-    problem : FamilyProblem
-        As stated.
-    x : ndarray, shape (C, n)
-        The answer.
-    multipliers : Multipliers
-        Any candidates.
-    fixed : ndarray, shape (C, R), optional
-        nu of the fixed rows, any sign, in the same units. Default: zeros.
-
-    Returns
-    -------
-    float
-        Dimensionless; 0 at an exact optimum. Infinite where x or its gradient is not finite.
+    - `fixed` (C, R): nu of the fixed rows, any sign, in the same units. Default: zeros.
+    - Returns: dimensionless; 0 at an exact optimum. Infinite where x or its gradient is not finite.
     """
     x = np.ascontiguousarray(x)
     if problem.fixed_rows is not None and problem.fixed is not None:

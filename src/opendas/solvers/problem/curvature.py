@@ -43,17 +43,10 @@ class Entries(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SharedCurvature:
-    """One Hessian up to a multiple of each child, ``A_c = scale_c sum_q weight_q [row_q(i) == row_q(j)]``.
+    """One Hessian up to a multiple of each child, ``A_c = scale_c sum_q weight_q [row_q(i) == row_q(j)]``."""
 
-    Parameters
-    ----------
-    terms : tuple of (float, int32 (n,))
-        Weight and row of each cell, of every query group.
-    scale : ndarray, shape (C,)
-    """
-
-    terms: Terms
-    scale: Floats
+    terms: Terms  # tuple of (float, int32 (n,)): weight and row of each cell, of every query group
+    scale: Floats  # (C,)
 
     def apply(self, x: Floats) -> Floats:
         """See :class:`Curvature`."""
@@ -73,18 +66,8 @@ class SharedCurvature:
 def blocks(curvature: Curvature, cells: NDArray[np.intp], shape: tuple[int, int]) -> Floats:
     """``A_c[cells, cells]`` of every child, shape (C, m, m), symmetric to the last bit.
 
-    Parameters
-    ----------
-    curvature : Curvature
-        One product for each cell, where it is not :class:`Entries` too.
-    cells : ndarray, shape (m,)
-    shape : (int, int)
-        C and n.
-
-    Raises
-    ------
-    EstimationError
-        If an entry is not finite.
+    - `curvature`: one product for each cell, where it is not :class:`Entries` too.
+    - `shape`: C and n.
     """
     if isinstance(curvature, Entries):
         found = curvature.blocks(cells)

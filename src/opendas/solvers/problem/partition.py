@@ -59,17 +59,8 @@ def fixed_contradiction(problem: FamilyProblem, tolerance: float) -> tuple[Const
 def as_groups(problem: FamilyProblem) -> tuple[FamilyProblem, Ints]:
     """State the fixed rows as groups after the problem's own, and rows of 0 by closing their cells.
 
-    Returns
-    -------
-    problem : FamilyProblem
-        The same family without fixed rows. It has the same answers.
-    ndarray, shape (G,)
-        Fixed row of each group that was added.
-
-    Raises
-    ------
-    EstimationError
-        If the groups would have more than :data:`WRITTEN_GROUPS` entries.
+    - Returns `problem`: the same family without fixed rows. It has the same answers.
+    - Returns (G,): fixed row of each group that was added.
     """
     rows, fixed = _stated(problem)
     R = fixed.shape[1]

@@ -51,24 +51,12 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConstraintRow:
-    """One scalar constraint, as named in a conflict.
+    """One scalar constraint, as named in a conflict."""
 
-    Parameters
-    ----------
-    kind : str
-        ``"parent"``, ``"lower"``, ``"upper"``, ``"joint"`` or ``"fixed"``.
-    child : int
-        Index of the child, -1 for a parent row and for a joint total.
-    index : int
-        Cell for a parent row, joint total, fixed row, or group.
-    name : str
-        Name of the group or joint total where the problem names them, else ``""``.
-    """
-
-    kind: str
-    child: int
-    index: int
-    name: str = ""
+    kind: str  # ``"parent"``, ``"lower"``, ``"upper"``, ``"joint"`` or ``"fixed"``
+    child: int  # index of the child, -1 for a parent row and for a joint total
+    index: int  # cell for a parent row, joint total, fixed row, or group
+    name: str = ""  # name of the group or joint total where the problem names them, else ``""``
 
     def __str__(self) -> str:
         if self.kind == "parent":
@@ -113,66 +101,36 @@ def _frozen(value: Any, dtype: type, name: str, shape: tuple[int, ...]) -> NDArr
 
 @dataclass(frozen=True, slots=True)
 class FamilyProblem:
-    """Constrained non-negative least squares of one family.
+    """Constrained non-negative least squares of one family."""
 
-    Parameters
-    ----------
-    terms : tuple of (float, ndarray)
-        Weight (> 0, inverse squared counts) and compact row index, int32 of shape ``(n,)``, of each query
-        group in the objective. Where children have Hessians of their own: of a metric that is near them, of
-        use where these are too large to be written out, without a part in the answer.
-    linear : ndarray, shape (C, n)
-        The weighted answers, ``sum_q weight_q answer_q[row_q(j)]``; ``b`` where children have Hessians of
-        their own.
-    parent : ndarray, shape (n,), or None
-        Counts of the parent. None: a root, or roots that share no more than joint totals.
-    mask : ndarray of bool, shape (C, n), optional
-        Cells a child may use. Default: all.
-    groups : ndarray of bool, shape (K, n), optional
-        Sets of cells with bounded sums. Default: none.
-    lower, upper : ndarray, shape (C, K), optional
-        Bounds in counts; infinite where absent; equal for an equality.
-    scale : ndarray, shape (C,), optional
-        Multiplier of each child's objective (> 0). Default: 1.
-    group_names : tuple of str, optional
-        For messages.
-    joint : ndarray of int32, shape (C,), optional
-        Joint total that each child has a part in, -1 for none. Default: none.
-    joint_total : ndarray, shape (J,), optional
-        Counts in all cells of the children of each joint total.
-    joint_names : tuple of str, optional
-        For messages.
-    hessians : Curvature, optional
-        ``A_c`` of every child. Default: ``scale_c H``.
-    fixed_rows : ndarray of int32, shape (n,), optional
-        Row of each cell in a partition whose sums are given. Default: none.
-    fixed : ndarray, shape (C, R), optional
-        Sum of the cells of each row of the partition, in each child.
-    stacked : Objective
-        Made from terms and linear.
-
-    Raises
-    ------
-    EstimationError
-        If shapes disagree, or a weight, scale, bound or answer is not a number of the stated range.
-    """
-
+    # (float, ndarray): weight (> 0, inverse squared counts) and compact row index, int32 of shape ``(n,)``,
+    # of each query group in the objective. Where children have Hessians of their own: of a metric that is
+    # near them, of use where these are too large to be written out, without a part in the answer.
     terms: Terms
+    # (C, n): the weighted answers, ``sum_q weight_q answer_q[row_q(j)]``; ``b`` where children have Hessians
+    # of their own.
     linear: Floats
+    # (n,): counts of the parent. None: a root, or roots that share no more than joint totals.
     parent: Floats | None = None
+    # (C, n): cells a child may use. Default: all.
     mask: Bools = None  # type: ignore[assignment]
+    # (K, n): sets of cells with bounded sums. Default: none.
     groups: Bools = None  # type: ignore[assignment]
+    # lower, upper (C, K): bounds in counts; infinite where absent; equal for an equality.
     lower: Floats = None  # type: ignore[assignment]
     upper: Floats = None  # type: ignore[assignment]
+    # (C,): multiplier of each child's objective (> 0). Default: 1.
     scale: Floats = None  # type: ignore[assignment]
-    group_names: tuple[str, ...] = ()
+    group_names: tuple[str, ...] = ()  # for messages
+    # (C,): joint total that each child has a part in, -1 for none. Default: none.
     joint: NDArray[np.int32] | None = None
-    joint_total: Floats | None = None
-    joint_names: tuple[str, ...] = ()
-    hessians: Curvature | None = None
+    joint_total: Floats | None = None  # (J,): counts in all cells of the children of each joint total
+    joint_names: tuple[str, ...] = ()  # for messages
+    hessians: Curvature | None = None  # ``A_c`` of every child. Default: ``scale_c H``.
+    # (n,): row of each cell in a partition whose sums are given. Default: none.
     fixed_rows: NDArray[np.int32] | None = None
-    fixed: Floats | None = None
-    stacked: Objective = field(init=False, repr=False, compare=False)
+    fixed: Floats | None = None  # (C, R): sum of the cells of each row of the partition, in each child
+    stacked: Objective = field(init=False, repr=False, compare=False)  # made from terms and linear
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -332,32 +290,17 @@ GENERAL_SOLVER = ("clarabel", "clarabel twice")
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """Answer to a :class:`FamilyProblem`.
+    """Answer to a :class:`FamilyProblem`."""
 
-    Parameters
-    ----------
-    x : ndarray, shape (C, n)
-        Counts; exactly 0 outside the mask and never negative.
-    status : Status
-        See there.
-    residual : float
-        Relative Karush-Kuhn-Tucker residual, from an independent check.
-    iterations : int
-        Of the last method of the chain.
-    method : str
-        Step of the ladder: ``"pdas"``, those of ``GENERAL_SOLVER``; ``"parent"`` of an only child,
-        ``"steps"`` where Hessians are too large to be written out, ``"transport"`` of detailed cells with
-        fixed sums, ``"structured"`` where queries are nested.
-    conflict : tuple of ConstraintRow
-        Where infeasible: rows that cannot hold together.
-    """
-
-    x: Floats
-    status: Status
-    residual: float
-    iterations: int
+    x: Floats  # (C, n): counts; exactly 0 outside the mask and never negative
+    status: Status  # see there
+    residual: float  # relative Karush-Kuhn-Tucker residual, from an independent check
+    iterations: int  # of the last method of the chain
+    # Step of the ladder: ``"pdas"``, those of ``GENERAL_SOLVER``; ``"parent"`` of an only child, ``"steps"``
+    # where Hessians are too large to be written out, ``"transport"`` of detailed cells with fixed sums,
+    # ``"structured"`` where queries are nested.
     method: str
-    conflict: tuple[ConstraintRow, ...] = ()
+    conflict: tuple[ConstraintRow, ...] = ()  # where infeasible: rows that cannot hold together
 
     @property
     def by_general_solver(self) -> bool:
@@ -377,15 +320,6 @@ def independent_joint(problem: FamilyProblem) -> Bools:
     an earlier pass; and one of them from the parent and the others, where all children have a part in one or
     a fixed total. Left in, they make active sets degenerate and cost interior points digits. A total that
     contradicts the other rows is kept.
-
-    Parameters
-    ----------
-    problem : FamilyProblem
-        As stated.
-
-    Returns
-    -------
-    ndarray of bool, shape (J,)
     """
     joint, total = problem.joint_rows
     kept = np.ones(len(total), np.bool_)
