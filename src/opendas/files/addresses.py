@@ -51,13 +51,7 @@ def located(path: str | Path) -> Path:
 
 @contextmanager
 def copied(path: RemotePath) -> Iterator[Path]:
-    """Copy a public file, or the files of a folder, for as long as the block lasts: what is read whole.
-
-    Raises
-    ------
-    ConfigError
-        If nothing is there.
-    """
+    """Copy a public file, or the files of a folder, for as long as the block lasts: what is read whole."""
     files = (path,) if path.is_file() else path.files()
     if not files:
         raise ConfigError(f"{path}: there is no such file or folder.")

@@ -64,35 +64,16 @@ def plan_level(frame: Frame) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AreaWeights:
-    """Weights of leaves in areas.
+    """Weights of leaves in areas."""
 
-    Parameters
-    ----------
-    names : tuple of str, length a
-        In the order of their first row.
-    which : int64 (p,)
-        Area of each row.
-    leaf : int64 (p,)
-        Position of its leaf in the frame.
-    weight : float64 (p,)
-    skipped : int
-        Rows left out because nobody has heard of their leaf.
-    """
-
-    names: tuple[str, ...]
-    which: Ints
-    leaf: Ints
-    weight: Floats
-    skipped: int = 0
+    names: tuple[str, ...]  # length a: in the order of their first row
+    which: Ints  # (p,): area of each row
+    leaf: Ints  # (p,): position of its leaf in the frame
+    weight: Floats  # (p,)
+    skipped: int = 0  # rows left out because nobody has heard of their leaf
 
     def districts(self, frame: Frame) -> Grouping:
-        """Return the areas as geounits of the frame, in order of name.
-
-        Raises
-        ------
-        ConfigError
-            If a leaf counts in part, or lies in two of them.
-        """
+        """Return the areas as geounits of the frame, in order of name."""
         if not bool((self.weight == 1).all()) or len(np.unique(self.leaf)) < len(self.leaf):
             raise ConfigError("--blocks: districts have whole blocks, and a block is in one of them only.")
         names = np.array([name.encode() for name in self.names])
@@ -106,20 +87,12 @@ class AreaWeights:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The leaves that a file may name.
-
-    Parameters
-    ----------
-    frame : Frame
-    official : OfficialAreas or None
-        Official blocks that are no leaves are empty by public facts; a file may list them.
-    skip_unknown : bool
-        Leave out geocodes that neither of them has, instead of refusing them.
-    """
+    """The leaves that a file may name."""
 
     frame: Frame
+    # Official blocks that are no leaves are empty by public facts; a file may list them.
     official: OfficialAreas | None = None
-    skip_unknown: bool = False
+    skip_unknown: bool = False  # leave out geocodes that neither of them has, instead of refusing them
 
     @cached_property
     def empty(self) -> Codes:
@@ -141,23 +114,12 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """A table of text, and where its rows stand.
+    """A table of text, and where its rows stand."""
 
-    Parameters
-    ----------
-    name : str
-        Of the file.
-    columns : mapping of name to Arrow column
-    lines : int64 (p,) or None
-        Line of each row; None where there are none.
-    official : bool
-        A block assignment file of the Census Bureau, by its name.
-    """
-
-    name: str
-    columns: dict[str, Any]
-    lines: Ints | None = None
-    official: bool = False
+    name: str  # of the file
+    columns: dict[str, Any]  # name -> Arrow column
+    lines: Ints | None = None  # (p,): line of each row; None where there are none
+    official: bool = False  # a block assignment file of the Census Bureau, by its name
 
     @classmethod
     def of_lists(cls, name: str, lines: Ints | None = None, **columns: Sequence[Any]) -> _Rows:
@@ -177,26 +139,13 @@ class _Rows:
 def read_area_file(path: Path, blocks: Blocks) -> AreaWeights:
     """Read a file of leaf geocodes, or of shapes.
 
-    Parameters
-    ----------
-    path : Path
-        A table, as text with ``,``, ``;``, ``|`` or a tab between its fields, or as Parquet, with a column
-        ``geocode`` (or ``GEOID``, ``GEOID20``, ``BLOCKID`` ...), at most one column that names areas,
-        whatever its own name, and at most one called ``weight``. A row without an area is in none. Or a
-        text file with one geocode a line; a zip file with one of these in it (``FILES.zip:CD`` takes the
-        member whose name ends so); or a GeoPackage, a GeoJSON file or a shapefile: a block lies in the area
-        that its representative point lies in. Or a relationship file of the Census Bureau, with the areas of
-        the other census that are meant: ``FILE:tract``, or ``FILE:tract:land`` where blocks count in part.
-    blocks : Blocks
-
-    Raises
-    ------
-    ConfigError
-        If there is no such file.
-    FormatError
-        If it has another form, a column that is not understood, or a weight that is no number.
-    GeographyError
-        If a geocode is unknown, or there twice in one area.
+    `path`: a table, as text with ``,``, ``;``, ``|`` or a tab between its fields, or as Parquet, with a
+    column ``geocode`` (or ``GEOID``, ``GEOID20``, ``BLOCKID`` ...), at most one column that names areas,
+    whatever its own name, and at most one called ``weight``. A row without an area is in none. Or a text file
+    with one geocode a line; a zip file with one of these in it (``FILES.zip:CD`` takes the member whose name
+    ends so); or a GeoPackage, a GeoJSON file or a shapefile: a block lies in the area that its representative
+    point lies in. Or a relationship file of the Census Bureau, with the areas of the other census that are
+    meant: ``FILE:tract``, or ``FILE:tract:land`` where blocks count in part.
     """
     asked = _ASKED.search(str(path))
     if asked is not None and not path.is_file():
@@ -235,17 +184,8 @@ def _related(rows: _Rows, blocks: Blocks, asked: re.Match[str] | None) -> _Rows:
 def read_plans(path: Path, blocks: Blocks) -> Iterator[tuple[str, AreaWeights]]:
     """Yield (name, areas) of many plans, one at a time.
 
-    Parameters
-    ----------
-    path : Path
-        A table with a column of geocodes, of which every other column is a plan; or a folder with a file for
-        each plan, as for :func:`read_area_file`.
-    blocks : Blocks
-
-    Raises
-    ------
-    ConfigError, FormatError, GeographyError
-        As :func:`read_area_file`.
+    `path`: a table with a column of geocodes, of which every other column is a plan; or a folder with a file
+    for each plan, as for :func:`read_area_file`.
     """
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.is_file() and file.name[0] != ".")
@@ -388,12 +328,7 @@ class _Known:
 
     @classmethod
     def of(cls, texts: Sequence[Any], rows: _Rows, blocks: Blocks) -> _Known:
-        """Find geocodes.
-
-        Raises
-        ------
-        FormatError, GeographyError
-        """
+        """Find geocodes."""
         frame = blocks.frame
         if any(text is None for text in texts):
             raise FormatError(f"{rows.name}: a row without a geocode.")

@@ -45,27 +45,16 @@ _ROWS_AT_ONCE = 1 << 18
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConstraintRows:
-    """One constraint at one geolevel.
-
-    Parameters
-    ----------
-    geolevel, name : str
-    query : str
-    kind : ``"bound"``, ``"invariant"`` or ``"joint"``
-    row : int
-        Row of the query group, -1 for all of them.
-    geocodes : bytes array (g,)
-    lower, upper : int64 (g, 1) or (g, m)
-    """
+    """One constraint at one geolevel."""
 
     geolevel: str
     name: str
     query: str
-    kind: str
-    row: int
-    geocodes: Codes
-    lower: Ints
-    upper: Ints
+    kind: str  # "bound", "invariant" or "joint"
+    row: int  # row of the query group, -1 for all of them
+    geocodes: Codes  # (g,)
+    lower: Ints  # (g, 1), (g, m)
+    upper: Ints  # (g, 1), (g, m)
 
 
 def _metadata(path: Path, form: str) -> dict[str, Any]:
@@ -83,15 +72,7 @@ def read_product(path: Path) -> Product:
 
 @reads_file
 def read_frame(path: Path) -> Frame:
-    """Read ``geography/<product>.parquet``.
-
-    Raises
-    ------
-    FormatError
-        If the file or a column is missing.
-    GeographyError
-        If its leaves are not in order.
-    """
+    """Read ``geography/<product>.parquet``."""
     metadata = _metadata(path, "opendas frame 1")
     table = open_parquet(path).read()
     wanted = [f"level:{name}" for name in metadata["levels"]]
@@ -124,13 +105,7 @@ def _positions(codes: Codes, wanted: Codes, what: str) -> Ints:
 
 @reads_file
 def read_spine(path: Path, frame: Frame) -> Spine:
-    """Read ``measurements/<product>/spine.parquet``.
-
-    Raises
-    ------
-    GeographyError
-        If a parent is missing above, or the leaves are not those of `frame`.
-    """
+    """Read ``measurements/<product>/spine.parquet``."""
     metadata = _metadata(path, "opendas spine 1")
     file = open_parquet(path, dictionaries=["geolevel", "share"])
     table = file.read().combine_chunks()
@@ -233,13 +208,7 @@ def _joint(path: Path, level: SpineLevel, blocks: list[ConstraintRows]) -> Joint
 
 @reads_file
 def read_constraint_table(path: Path, product: Product, spine: Spine) -> ConstraintTable:
-    """Read the constraints in the form that estimation takes.
-
-    Raises
-    ------
-    FormatError
-        If a constraint of the product or a geounit of the spine is missing.
-    """
+    """Read the constraints in the form that estimation takes."""
     blocks = {(block.geolevel, block.name): block for block in read_constraints(path)}
     names = tuple(bound.name for bound in product.bounds)
     levels = []
@@ -275,13 +244,7 @@ def read_constraint_table(path: Path, product: Product, spine: Spine) -> Constra
 
 @reads_file
 def read_tie(path: Path, product: Product, spine: Spine) -> Histogram:
-    """Read ``measurements/<product>/tie.parquet``: tied counts of every leaf, in the spine's order.
-
-    Raises
-    ------
-    FormatError
-        If it is of another tie, or a leaf is missing.
-    """
+    """Read ``measurements/<product>/tie.parquet``: tied counts of every leaf, in the spine's order."""
     if read_metadata(path) != tie_metadata(product):
         raise FormatError(f"{path.name}: not of the tie that the product declares.")
     if product.tied is None:
@@ -360,12 +323,7 @@ def write_frame(path: Path, frame: Frame, product: Product) -> None:
     The product's declaration goes into the metadata, so that a release can be tabulated without its run
     file.
 
-    Parameters
-    ----------
-    path : Path
-        ``geography/<product>.parquet``.
-    frame : Frame
-    product : Product
+    `path`: ``geography/<product>.parquet``.
     """
     columns = {"geocode": bytes_column(frame.geocodes)}
     columns |= {f"level:{name}": bytes_column(codes) for name, codes in frame.levels.items()}
@@ -388,12 +346,8 @@ def spine_metadata(spine: Spine) -> dict[str, object]:
 def write_spine(path: Path, spine: Spine) -> None:
     """Write the hierarchy that was measured, level by level from the top.
 
-    Parameters
-    ----------
-    path : Path
-        ``measurements/<product>/spine.parquet``.
-    spine : Spine
-        ``whole`` numbers the official geounits that parts belong to, where the spine divides them.
+    - `path`: ``measurements/<product>/spine.parquet``.
+    - `spine`: ``whole`` numbers the official geounits that parts belong to, where the spine divides them.
     """
     with parquet_sink(path, SPINE_SCHEMA, metadata=spine_metadata(spine)) as sink:
         for number, level in enumerate(spine.levels):
@@ -446,14 +400,8 @@ def write_constraints(path: Path, product: Product, spine: Spine, table: Constra
 
     A total that parts of a geounit hold together has the kind ``joint``, and stands at each of the parts.
 
-    Parameters
-    ----------
-    path : Path
-        ``measurements/<product>/constraints.parquet``.
-    product : Product
-        As estimated: without dropped invariants.
-    spine : Spine
-    table : ConstraintTable
+    - `path`: ``measurements/<product>/constraints.parquet``.
+    - `product`: as estimated: without dropped invariants.
     """
     if table.bound_names != tuple(bound.name for bound in product.bounds):
         raise ConfigError("the constraints are not those of the product.")

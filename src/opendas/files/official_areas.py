@@ -36,13 +36,9 @@ _FORMAT = "opendas official areas 1"
 class OfficialAreas:
     """Records of official areas, in the order of the published header.
 
-    Parameters
-    ----------
-    census : int
-        2010 or 2020, whose layout the header has; 0 without a header.
-    table : pyarrow.Table
-        Text columns: ``geolevel`` and ``geocode``, null where a record is of no geolevel or category of the
-        release, such as the part of a place in a county; then the fields of :data:`HEADER_FIELDS`.
+    - `census`: 2010 or 2020, whose layout the header has; 0 without a header.
+    - `table`: text columns: ``geolevel`` and ``geocode``, null where a record is of no geolevel or category
+      of the release, such as the part of a place in a county; then the fields of :data:`HEADER_FIELDS`.
     """
 
     def __init__(self, census: int, table: pa.Table) -> None:
@@ -89,13 +85,7 @@ class OfficialAreas:
         return {code: name for code, name in zip(codes, self.field("NAME", rows), strict=True) if name}
 
     def points(self, geolevel: str) -> dict[str, tuple[float, float]]:
-        """Return (longitude, latitude) of a point inside each area that has one, by code.
-
-        Raises
-        ------
-        FormatError
-            If a coordinate is no number.
-        """
+        """Return (longitude, latitude) of a point inside each area that has one, by code."""
         rows = self.rows(geolevel)
         columns = (self.field(name, rows) for name in ("geocode", "INTPTLON", "INTPTLAT"))
         try:
@@ -127,13 +117,7 @@ def write_official_areas(path: Path, areas: OfficialAreas) -> None:
 
 @reads_file
 def read_official_areas(path: Path) -> OfficialAreas:
-    """Read official areas.
-
-    Raises
-    ------
-    FormatError
-        If the file is of another kind.
-    """
+    """Read official areas."""
     metadata = read_metadata(path)
     census = int(metadata.get("census", -1))
     if metadata.get("format") != _FORMAT or census not in HEADER_FIELDS:

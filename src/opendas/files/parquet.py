@@ -72,27 +72,13 @@ def parquet_sink(
 ) -> Iterator[ParquetSink]:
     """Open a Parquet file for writing; it appears whole when the block ends without an error.
 
-    Parameters
-    ----------
-    path : Path
-    schema : pyarrow.Schema
-    metadata : mapping, optional
-        JSON values, stored under the key ``opendas``.
-    delta : collection of str
-        Leaf columns of integers that are packed as differences; all others use a dictionary.
-    plain : collection of str
-        Leaf columns whose values stand one after the other. Some readers take dictionaries of lists for
-        something else, without an error.
-    bounds : collection of str, optional
-        Leaf columns whose least and greatest value each row group tells, so that readers may skip it; by
-        default all. They cost as much as the values: name those that someone searches by.
-    row_group : int
-        Most rows of a row group.
-
-    Raises
-    ------
-    EnvironmentFailure
-        If the disk is full, or a permission is missing.
+    - `metadata`: JSON values, stored under the key ``opendas``.
+    - `delta`: leaf columns of integers that are packed as differences; all others use a dictionary.
+    - `plain`: leaf columns whose values stand one after the other. Some readers take dictionaries of lists
+      for something else, without an error.
+    - `bounds`: leaf columns whose least and greatest value each row group tells, so that readers may skip it;
+      by default all. They cost as much as the values: name those that someone searches by.
+    - `row_group`: most rows of a row group.
     """
     leaves = _leaf_paths(schema)
     with atomic_file(path) as file:
@@ -133,15 +119,7 @@ def write_parquet(
 
 
 def open_parquet(path: Path, *, memory_map: bool = False, dictionaries: Collection[str] = ()) -> Any:
-    """Open a Parquet file.
-
-    Raises
-    ------
-    FormatError
-        If the file is missing or is no Parquet file.
-    EnvironmentFailure
-        If it may not be read.
-    """
+    """Open a Parquet file."""
     texts = list(dictionaries) or None
     if isinstance(path, RemotePath):  # parts that stand near each other are fetched together
         return _open_remote(path, texts)
@@ -193,13 +171,6 @@ def reading(path: Path) -> Iterator[None]:
 
     Errors of OpenDAS go through, with the name of the file where they lack it, and memory that is not there
     is no fault of a file.
-
-    Raises
-    ------
-    FormatError
-        If its columns, types, values or metadata are not those that are expected.
-    EnvironmentFailure
-        If it cannot be read.
     """
     try:
         yield
@@ -240,13 +211,7 @@ def reads_file(function: Callable[Concatenate[Path, P], T]) -> Callable[Concaten
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """Return the JSON object under the key ``opendas``.
-
-    Raises
-    ------
-    FormatError
-        If there is none.
-    """
+    """Return the JSON object under the key ``opendas``."""
     stored = open_parquet(path).metadata.metadata or {}
     if METADATA_KEY not in stored:
         raise FormatError(f"{path.name}: no 'opendas' metadata; the file was not written by opendas.")
@@ -287,13 +252,7 @@ def one_array(column: Any) -> Any:
 
 
 def to_bytes(column: Any) -> Codes:
-    """Return an Arrow string column, without nulls, as a bytes array.
-
-    Raises
-    ------
-    FormatError
-        If it has nulls.
-    """
+    """Return an Arrow string column, without nulls, as a bytes array."""
     array = one_array(column)
     if len(array) == 0:
         return np.zeros(0, dtype="S1")

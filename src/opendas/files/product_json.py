@@ -80,13 +80,7 @@ def product_to_json(product: Product) -> dict[str, Any]:
 
 
 def product_from_json(value: Mapping[str, Any]) -> Product:
-    """Return the product that :func:`product_to_json` described.
-
-    Raises
-    ------
-    FormatError
-        If an entry is missing or of another form.
-    """
+    """Return the product that :func:`product_to_json` described."""
     try:
         attributes = tuple(Attribute(name, tuple(levels)) for name, levels in value["attributes"])
         attribute = {each.name: each for each in attributes}

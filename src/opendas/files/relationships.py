@@ -37,22 +37,13 @@ _SHOWN = 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shares:
-    """How much of each block of one census lies in each area of the other.
+    """How much of each block of one census lies in each area of the other."""
 
-    Parameters
-    ----------
-    own, area : bytes array (s,)
-        The area is empty where the other census has none.
-    share : float64 (s,)
-        Above 0; those of a block sum to 1.
-    line : int64 (s,)
-        The first line that says so.
-    """
-
+    # own, area (s,): the area is empty where the other census has none.
     own: Codes
     area: Codes
-    share: Floats
-    line: Ints
+    share: Floats  # (s,): above 0; those of a block sum to 1
+    line: Ints  # (s,): the first line that says so
 
 
 def is_relationship(columns: Mapping[str, Any]) -> bool:
@@ -75,27 +66,11 @@ def shares_of(
     A block's share is by land; by water where it has no land. So a part that is water alone does not split a
     block that has land.
 
-    Parameters
-    ----------
-    name : str
-        Of the file.
-    columns : mapping of name to Arrow text column
-    lines : int64 (p,)
-    leaves : bytes array
-        Ascending: all must be listed.
-    level : str
-        Of :data:`LEVELS`.
-    census : int
-        2010 or 2020, that of the leaves; 0 where it is not known: the one that lists them all.
-    split : bool
-        Blocks may count in part; otherwise one in two areas is refused.
-
-    Raises
-    ------
-    FormatError
-        If a code or an area has the wrong form, a part is there twice, or the level is below the file's.
-    GeographyError
-        If a leaf is not listed, the census cannot be told, or a block is split.
+    - `columns`, name -> Arrow text column.
+    - `leaves`: ascending: all must be listed.
+    - `level`: of :data:`LEVELS`.
+    - `census`: 2010 or 2020, that of the leaves; 0 where it is not known: the one that lists them all.
+    - `split`: blocks may count in part; otherwise one in two areas is refused.
     """
     land = _land(columns)
     assert land is not None

@@ -41,13 +41,7 @@ from opendas.schema.query_groups import QueryGroup, to_ranges
 
 
 def release_path(path: Path) -> Path:
-    """Return the folder ``release/`` of an output folder, or `path` itself if it is one.
-
-    Raises
-    ------
-    ConfigError
-        If neither is there.
-    """
+    """Return the folder ``release/`` of an output folder, or `path` itself if it is one."""
     for folder in (path / "release", path):
         if (folder / "geography").is_dir():
             return folder
@@ -207,13 +201,7 @@ class ReleaseFolder:
 def _certified_microdata(
     release: Path, product: str
 ) -> tuple[ReleasedProduct, Mapping[str, str], Mapping[str, Any]]:
-    """Return a product of a release, the certified SHA-256 of its microdata files, and its certified run.
-
-    Raises
-    ------
-    ConfigError
-        If the release has no such product, no microdata of it, or no certificate.
-    """
+    """Return a product of a release, the certified SHA-256 of its microdata files, and its certified run."""
     released = ReleaseFolder(release)[product]
     folder = f"mdf/{released.product.layout}/"
     try:
@@ -253,20 +241,9 @@ def list_of_files(folder: Path, files: Iterable[Path]) -> tuple[str, str]:
 def tie_to(release: Path, product: Product, geolevels: Sequence[str]) -> Tie:
     """Return the tie of a product to a release: which it is, what it cost, and what it holds exactly.
 
-    Parameters
-    ----------
-    release : Path
-        ``release/`` of the earlier release.
-    product : Product
-        With the tie that its product file declares, and the invariants of its run.
-    geolevels : sequence of str
-        Official ones of the run, top first.
-
-    Raises
-    ------
-    ConfigError
-        If the release has no such product or no certificate of it; if the earlier product's cells are not the
-        rows of the tie's query group; or if it publishes exactly what this product does not declare.
+    - `release`: ``release/`` of the earlier release.
+    - `product`: with the tie that its product file declares, and the invariants of its run.
+    - `geolevels`: official ones of the run, top first.
     """
     tie = product.tie
     if tie is None:
@@ -369,25 +346,9 @@ def _acts(run: Mapping[str, Any], microdata: str) -> tuple[EarlierAct, ...]:
 def tied_counts(release: Path, product: Product, frame: Frame) -> Histogram:
     """Return the counts of the release that `product` is tied to, over the rows of the tie's query group.
 
-    Parameters
-    ----------
-    release : Path
-        ``release/`` of the earlier release.
-    product : Product
-        With a tie to it.
-    frame : Frame
-        Of this product.
-
-    Returns
-    -------
-    Histogram
-        One row per leaf of `frame`. Public.
-
-    Raises
-    ------
-    DataError
-        If a file is not as certified, the release has other leaves or other units, or the frame has no column
-        for a row.
+    - `product`: with a tie to it.
+    - `frame`: of this product.
+    - Returns: one row per leaf of `frame`. Public.
     """
     tie = product.tie
     if tie is None:
@@ -419,14 +380,8 @@ def tied_counts(release: Path, product: Product, frame: Frame) -> Histogram:
 def counts_of_tie(product: Product, earlier: Product, counts: Histogram, frame: Frame) -> Histogram:
     """Return what the rows of a product's tie count at each leaf of `frame`.
 
-    Parameters
-    ----------
-    product : Product
-        With a tie.
-    earlier : Product
-    counts : Histogram
-        Of the earlier product, one row per leaf of `frame`.
-    frame : Frame
+    - `product`: with a tie.
+    - `counts`: of the earlier product, one row per leaf of `frame`.
     """
     tie = product.tie
     if tie is None:
@@ -438,13 +393,7 @@ def counts_of_tie(product: Product, earlier: Product, counts: Histogram, frame: 
 
 
 def tied_rows(tie: Tie, query: QueryGroup, earlier: Product) -> Ints:
-    """Return the row that each cell of the earlier product counts in, int64 (cells there,); -1: in none.
-
-    Raises
-    ------
-    ConfigError
-        If cells and rows are not the ones that the tie speaks of, or a row has no count, or two.
-    """
+    """Return the row that each cell of the earlier product counts in, int64 (cells there,); -1: in none."""
     if not (tie.rows or tie.columns):
         if query.size != earlier.schema.size:
             raise ConfigError(

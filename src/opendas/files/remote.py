@@ -59,15 +59,9 @@ class RemoteAddress(str):
 
 @dataclass(frozen=True, slots=True)
 class RemoteInput:
-    """What of an input stands at addresses.
+    """What of an input stands at addresses."""
 
-    Parameters
-    ----------
-    paths : tuple of RemoteAddress
-        Files, folders or patterns of the data; empty where these are files of this machine.
-    frame, units : RemoteAddress or None
-    """
-
+    # Files, folders or patterns of the data; empty where these are files of this machine.
     paths: tuple[RemoteAddress, ...] = ()
     frame: RemoteAddress | None = None
     units: RemoteAddress | None = None
@@ -79,14 +73,8 @@ class RemoteInput:
 class RemoteFolder:
     """A folder of a file system, and what is in and below it; files are named by their path in it.
 
-    Parameters
-    ----------
-    address : str
-
-    Raises
-    ------
-    EnvironmentFailure
-        If its file system is not known or cannot be reached; so does every method if it refuses.
+    Raises `EnvironmentFailure` if its file system is not known or cannot be reached; so does every method if
+    it refuses.
     """
 
     def __init__(self, address: str) -> None:
@@ -105,13 +93,7 @@ class RemoteFolder:
         return None if found.type.name == "NotFound" else int(found.size) if found.is_file else -1
 
     def names(self, name: str = "") -> dict[str, int]:
-        """Return the files in and below a folder, with their sizes; none if it is not there.
-
-        Raises
-        ------
-        ConfigError
-            If it is a file.
-        """
+        """Return the files in and below a folder, with their sizes; none if it is not there."""
         from pyarrow.fs import FileSelector
 
         kind = self.kind(name)
@@ -162,19 +144,10 @@ class RemoteFolder:
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file at an address, named so that every machine can open it.
+    """A file at an address, named so that every machine can open it."""
 
-    Parameters
-    ----------
-    folder : str
-        Address of a folder.
-    name : str
-        Path of the file in it.
-    size : int
-    """
-
-    folder: str
-    name: str
+    folder: str  # address of a folder
+    name: str  # path of the file in it
     size: int
 
     @property
@@ -186,15 +159,7 @@ class RemoteFile:
     def in_memory(self, name: str) -> Iterator[Path]:
         """Give the file a path here, for readers that open paths; its bytes are on no disk of this machine.
 
-        Parameters
-        ----------
-        name : str
-            What on a disk is a link of this name, perhaps behind those of folders; gone with the block.
-
-        Raises
-        ------
-        EnvironmentFailure
-            If the system has no such files, or the file cannot be read.
+        `name`: what on a disk is a link of this name, perhaps behind those of folders; gone with the block.
         """
         if not hasattr(os, "memfd_create"):
             raise EnvironmentFailure("input at an address is read by executors on Linux alone.")

@@ -52,26 +52,13 @@ REPLICATE_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What the replicates of a file are.
-
-    Parameters
-    ----------
-    product : str
-    runs : int
-        Number of replicates.
-    seed : int
-        Of their noise.
-    counts : str
-        Digest of the released counts that they are replicates of.
-    estimation : str
-        Digest of plan and estimation.
-    """
+    """What the replicates of a file are."""
 
     product: str
-    runs: int
-    seed: int
-    counts: str
-    estimation: str
+    runs: int  # number of replicates
+    seed: int  # of their noise
+    counts: str  # digest of the released counts that they are replicates of
+    estimation: str  # digest of plan and estimation
 
 
 def counts_digest(histogram: Histogram) -> str:
@@ -111,13 +98,7 @@ def write_replicate(sink: ParquetSink, number: int, frame: Frame, differences: H
 
 @contextmanager
 def replicate_sink(path: Path, about: About) -> Iterator[ParquetSink]:
-    """Open a file of replicates for writing, a row group each.
-
-    Parameters
-    ----------
-    path : Path
-    about : About
-    """
+    """Open a file of replicates for writing, a row group each."""
     said = {"format": REPLICATE_FORMAT, **asdict(about)}
     with parquet_sink(
         path,
@@ -131,17 +112,7 @@ def replicate_sink(path: Path, about: About) -> Iterator[ParquetSink]:
 
 
 class ReplicateFile:
-    """A file of replicates.
-
-    Parameters
-    ----------
-    path : Path
-
-    Raises
-    ------
-    FormatError
-        If there is none, or it is damaged.
-    """
+    """A file of replicates."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -176,18 +147,8 @@ class ReplicateFile:
     def differences(self, number: int, frame: Frame, size: int) -> Histogram:
         """Return a replicate less the counts it started from, one row per leaf of the frame.
 
-        Parameters
-        ----------
-        number : int
-            From 1 to the number of runs.
-        frame : Frame
-        size : int
-            Cells of the schema.
-
-        Raises
-        ------
-        FormatError
-            If the file is damaged, or of other leaves or cells.
+        - `number`: from 1 to the number of runs.
+        - `size`: cells of the schema.
         """
         with reading(self.path):
             if number not in self._group:

@@ -45,17 +45,7 @@ def holds_shapes(path: Path) -> bool:
 
 
 def read_shapes(path: Path, layer: str | None = None) -> Any:
-    """Return a geopandas frame from a GeoPackage, a GeoJSON file, a shapefile (or its zip) or GeoParquet.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such file.
-    EnvironmentFailure
-        If geopandas is not installed.
-    FormatError
-        If the file holds no shapes, or does not say in which coordinates.
-    """
+    """Return a geopandas frame from a GeoPackage, a GeoJSON file, a shapefile (or its zip) or GeoParquet."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such file of shapes.")
     geopandas = _geopandas()
@@ -102,18 +92,8 @@ def points_frame(frame: Any, points: Sequence[tuple[float, float] | None]) -> An
 def shapes_frame(frame: Any, codes: Sequence[str], path: Path) -> Any:
     """Return a geopandas frame with the shape of the area in each row, from a file of shapes.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-    codes : sequence of str
-        Code of the area of each row.
-    path : Path
-        With a column ``GEOID20``, ``GEOID10``, ``GEOID`` or ``geocode``.
-
-    Raises
-    ------
-    FormatError
-        If it has none of these, lists a code twice, or lacks an area of the frame.
+    - `codes`: code of the area of each row.
+    - `path`: with a column ``GEOID20``, ``GEOID10``, ``GEOID`` or ``geocode``.
     """
     shapes = read_shapes(path)
     column = next((name for name in _CODES if name in shapes.columns), None)
@@ -140,17 +120,8 @@ def areas_of_points(
 ) -> list[tuple[str, str]]:
     """Return (block, area) for every block whose representative point lies in an area of a file of shapes.
 
-    Parameters
-    ----------
-    path : Path
-    names : sequence of str
-        Columns that an area may be named by, in order of preference, in lower case.
-    points : mapping of block to (longitude, latitude)
-
-    Raises
-    ------
-    FormatError
-        If no column, or several, may name the areas; or if two areas overlap at a point.
+    - `names`: columns that an area may be named by, in order of preference, in lower case.
+    - `points`, block -> (longitude, latitude).
     """
     geopandas, shapes = _geopandas(), read_shapes(path)
     others = [name for name in shapes.columns if name != shapes.geometry.name]

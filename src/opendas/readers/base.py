@@ -26,17 +26,10 @@ PUBLISHED = "nmf"
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MemoryTable:
-    """A table that is in memory already, read like a file.
+    """A table that is in memory already, read like a file."""
 
-    Parameters
-    ----------
-    name : str
-        How findings name it.
-    table : pyarrow.Table
-        Shared with its owner, not copied. Confidential where it holds counts or records.
-    """
-
-    name: str
+    name: str  # how findings name it
+    # pyarrow.Table: shared with its owner, not copied. Confidential where it holds counts or records.
     table: Any
 
 
@@ -66,14 +59,9 @@ class UnitsSpec:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SelectionKeys:
-    """The keys that decide which records of a unit are counted; with them, and the records, one knows which.
+    """Keys that decide which records of a unit are counted: who has them and the records knows which."""
 
-    Parameters
-    ----------
-    units, records : bytes, 32 of them each
-        Of the identifiers, and of the order of one unit's records.
-    """
-
+    # units, records, 32 bytes: of the identifiers, and of the order of one unit's records.
     units: bytes
     records: bytes
 
@@ -242,12 +230,7 @@ class Reader:
 
 
 def refuse_to_open(spec: ReaderSpec, why: str) -> None:
-    """Refuse to open confidential records only to plan, unless that was asked for.
-
-    Raises
-    ------
-    PrivacyError
-    """
+    """Refuse to open confidential records only to plan, unless that was asked for."""
     if not spec.plan_from_records:
         raise PrivacyError(
             f"{why}: without opening the confidential records there is nothing to plan on. Give a public "

@@ -94,21 +94,11 @@ _Cells = Callable[[Batch, FindingLog], Ints]
 
 @dataclass(frozen=True, slots=True)
 class Microdata:
-    """The layout of persons or units.
+    """The layout of persons or units."""
 
-    Parameters
-    ----------
-    names : mapping of official column name to the file's
-        Where they differ.
-    cell_columns : tuple of str
-        The columns of codes.
-    of_rows : callable
-        Returns the cell of each row.
-    """
-
-    names: Mapping[str, str]
-    cell_columns: Sequence[str]
-    of_rows: _Cells
+    names: Mapping[str, str]  # official column name -> the file's: where they differ
+    cell_columns: Sequence[str]  # the columns of codes
+    of_rows: _Cells  # returns the cell of each row
     others: None = None
     upper: Mapping[str, Codes] = field(default_factory=dict)
     strict: bool = False
@@ -209,12 +199,7 @@ def _dhc_units_there(batch: Batch, log: FindingLog) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """Gives the cell of records of the DHC, whose columns all together say of which kind a record is.
-
-    Parameters
-    ----------
-    product : str
-    """
+    """Gives the cell of records of the DHC, whose columns all together say of which kind a record is."""
 
     product: str
 

@@ -32,20 +32,10 @@ _STATE, _BLOCK = 2, 15
 def read_public_totals(path: Path) -> PublicTotals:
     """Read published totals.
 
-    Parameters
-    ----------
-    path : Path
-        The official zip of a state's redistricting data, 2010 or 2020; or a CSV or Parquet file with a column
-        of geography (``GEO_ID``, ``GEOID``) and published cells: ``P0010001`` (``P1_001N``, ``POP100``) for
-        people, ``H0010001`` (``H1_001N``, ``HU100``) for housing units. Rows of states and blocks are taken;
-        numbers of people of other areas were never exact.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such file.
-    FormatError
-        If it is of neither form, or holds nothing that was exact.
+    `path`: the official zip of a state's redistricting data, 2010 or 2020; or a CSV or Parquet file with a
+    column of geography (``GEO_ID``, ``GEOID``) and published cells: ``P0010001`` (``P1_001N``, ``POP100``)
+    for people, ``H0010001`` (``H1_001N``, ``HU100``) for housing units. Rows of states and blocks are taken;
+    numbers of people of other areas were never exact.
     """
     if not path.is_file():
         raise ConfigError(f"{path}: no such file of totals.")

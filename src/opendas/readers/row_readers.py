@@ -53,58 +53,30 @@ from opendas.schema.product import Product
 
 @dataclass(frozen=True, slots=True)
 class LongForm:
-    """The layout of a table with one column per attribute.
-
-    Parameters
-    ----------
-    schema : Schema
-    geocode : str
-        Column of the leaf's geocode.
-    width : int or None
-        Characters of a geocode.
-    columns : tuple of (str or None)
-        File column of each attribute; None where it is constant.
-    constants : tuple of int
-        Code of each constant attribute, 0 for the others.
-    count : str or None
-        Column of counts; None where each row is a record.
-    other : tuple of (str or None)
-        For each attribute the label that every other label counts as; None where others are refused.
-    bins : tuple of (float64 (k,) or None)
-        For each attribute where its levels begin, in the order of its levels without `other`; None where the
-        column holds labels.
-    others : OtherLeaves or None
-        Where rows belong whose leaf the frame does not list; None where they are refused.
-    upper : mapping of str to bytes array (leaves,)
-        Columns that repeat what the frame says of a leaf, with what it says.
-    strict : bool
-        Whether a row that contradicts the frame there is an error.
-    second : SecondHistogram or None
-        Of a product whose records have its attributes only where a second histogram says so.
-    """
+    """The layout of a table with one column per attribute."""
 
     schema: Schema
-    geocode: str
-    width: int | None
-    columns: tuple[str | None, ...]
-    constants: tuple[int, ...]
-    count: str | None
+    geocode: str  # column of the leaf's geocode
+    width: int | None  # characters of a geocode
+    columns: tuple[str | None, ...]  # file column of each attribute; None where it is constant
+    constants: tuple[int, ...]  # code of each constant attribute, 0 for the others
+    count: str | None  # column of counts; None where each row is a record
+    # For each attribute the label that every other label counts as; None where others are refused.
     other: tuple[str | None, ...] = ()
+    # tuple of (float64 (k,) or None): for each attribute where its levels begin, in the order of its levels
+    # without `other`; None where the column holds labels.
     bins: tuple[Floats | None, ...] = ()
+    # Where rows belong whose leaf the frame does not list; None where they are refused.
     others: OtherLeaves | None = None
+    # Columns that repeat what the frame says of a leaf, with what it says.
     upper: Mapping[str, Codes] = field(default_factory=dict)
-    strict: bool = False
+    strict: bool = False  # whether a row that contradicts the frame there is an error
+    # Of a product whose records have its attributes only where a second histogram says so.
     second: SecondHistogram | None = None
 
     @classmethod
     def of(cls, spec: ReaderSpec, width: int | None, *, counted: bool) -> LongForm:
-        """Resolve the run file's part.
-
-        Raises
-        ------
-        ConfigError
-            If ``columns`` or ``constants`` names an unknown attribute, or a constant an unknown level.
-        """
+        """Resolve the run file's part."""
         schema = spec.product.schema
         companion = spec.product.companion
         known = (*schema.names, *(() if companion is None else companion.schema.names))
@@ -238,34 +210,18 @@ class LongForm:
 
 @dataclass(frozen=True, slots=True)
 class SecondHistogram:
-    """What the second histogram of a product says of its rows, by the tie between the two.
+    """What the second histogram of a product says of its rows, by the tie between the two."""
 
-    Parameters
-    ----------
-    layout : LongForm
-        Of the second histogram, which counts every row.
-    query : str
-        Query group of the product whose rows both count.
-    row_here : int32 (n,)
-        Row of each cell of the product.
-    row_there : int64 (cells there,)
-        Row of each cell of the second histogram; -1 where a record has none of the product's attributes.
-    """
-
-    layout: LongForm
-    query: str
-    row_here: npt.NDArray[np.int32]
+    layout: LongForm  # of the second histogram, which counts every row
+    query: str  # query group of the product whose rows both count
+    row_here: npt.NDArray[np.int32]  # (n,): row of each cell of the product
+    # (cells there,): row of each cell of the second histogram; -1 where a record has none of the product's
+    # attributes.
     row_there: Ints
 
     @classmethod
     def of(cls, spec: ReaderSpec, companion: Product, width: int | None) -> SecondHistogram:
-        """Resolve the run file's part.
-
-        Raises
-        ------
-        ConfigError
-            If the product is not tied to its companion.
-        """
+        """Resolve the run file's part."""
         product = spec.product
         if product.tie is None or product.tie.product != companion.name:
             raise ConfigError(f"product {product.name!r} has no [tie] to its companion {companion.name!r}.")
@@ -301,13 +257,7 @@ class SecondHistogram:
 
 
 def _edges(spec: ReaderSpec, attribute: Attribute) -> Floats | None:
-    """Return where the levels of an attribute begin; None where its column holds labels.
-
-    Raises
-    ------
-    ConfigError
-        If there is not one number for each level, ascending, or the attribute is constant.
-    """
+    """Return where the levels of an attribute begin; None where its column holds labels."""
     if attribute.name not in spec.bins:
         return None
     if attribute.name in spec.constants:
@@ -360,13 +310,7 @@ class RowReader(Reader):
         return replace(data, findings=(*data.findings, *unlike, *self.identifiers()))
 
     def _unlike(self, layout: Layout) -> tuple[Finding, ...]:
-        """Say which files have other columns than most: tables of several kinds may lie in one folder.
-
-        Raises
-        ------
-        FormatError
-            If a file lacks a column that is read, or ``strict`` is on.
-        """
+        """Say which files have other columns than most: tables of several kinds may lie in one folder."""
         wanted = {*layout.leaf_columns, *layout.cell_columns}
         findings, lacking = _unlike_files(self.spec.paths, wanted)
         if lacking or (findings and self.spec.strict):

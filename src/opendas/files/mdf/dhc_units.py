@@ -117,17 +117,9 @@ def _upart(sex: int, kind: HouseholdType) -> int:
 def unit_records(product: Product, households: Histogram, units: Histogram) -> Histogram:
     """Return the number of records of each kind, leaves x r.
 
-    Parameters
-    ----------
-    product : Product
-        Of the households.
-    households, units : Histogram
-        Estimates of both histograms at the same leaves; as many households of each tenure in both.
-
-    Raises
-    ------
-    DataError
-        If there are other numbers of households that rent.
+    - `product`: of the households.
+    - `households`, `units`: estimates of both histograms at the same leaves; as many households of each
+      tenure in both.
 
     Notes
     -----

@@ -68,42 +68,23 @@ Source = Literal["constant", "leaf", "kind", "number"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Column:
-    """One column of a layout.
-
-    Parameters
-    ----------
-    name : str
-    source : ``"constant"``, ``"leaf"``, ``"kind"`` or ``"number"``
-        What decides its value.
-    values : tuple of str
-        Distinct values; empty for ``number``, which is the record's 0-based position.
-    index : int8 or int32 (leaves,) or (r,)
-        Position in `values` per leaf or kind; empty otherwise.
-    """
+    """One column of a layout."""
 
     name: str
-    source: Source
+    source: Source  # "constant", "leaf", "kind" or "number": what decides its value
+    # Distinct values; empty for ``number``, which is the record's 0-based position.
     values: tuple[str, ...] = ()
+    # (leaves,), (r,): position in `values` per leaf or kind; empty otherwise.
     index: npt.NDArray[np.integer] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """The columns of a product's records.
+    """The columns of a product's records."""
 
-    Parameters
-    ----------
-    name : str
-        ``persons``, ``units``, ``dhc-persons`` or the product's name.
-    columns : tuple of Column
-        In file order.
-    kinds : int
-        Number of kinds of record ``r``.
-    """
-
-    name: str
-    columns: tuple[Column, ...]
-    kinds: int
+    name: str  # ``persons``, ``units``, ``dhc-persons`` or the product's name
+    columns: tuple[Column, ...]  # in file order
+    kinds: int  # number of kinds of record ``r``
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -113,18 +94,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """One part file.
+    """One part file."""
 
-    Parameters
-    ----------
-    name : str
-        File name without its ending.
-    leaves : int64 (k,)
-        Positions in the frame, ascending.
-    """
-
-    name: str
-    leaves: Ints
+    name: str  # file name without its ending
+    leaves: Ints  # (k,): positions in the frame, ascending
 
 
 def part_name(code: str) -> str:
@@ -163,12 +136,7 @@ def mdf_parts(product: Product, frame: Frame) -> tuple[Part, ...]:
 def check_mdf(product: Product, frame: Frame) -> None:
     """Check that the records of `product` on `frame` can be written.
 
-    Raises
-    ------
-    GeographyError
-        If a production layout is asked of leaves that are no census geounits.
-    ConfigError
-        If the product's attributes do not fit its layout.
+    Raises `GeographyError` if a production layout is asked of leaves that are no census geounits.
     """
     if product.layout in _ATTRIBUTES:
         _check_attributes(product, *_ATTRIBUTES[product.layout])

@@ -31,34 +31,16 @@ Keys = tuple[Ints, Ints]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MdfRecords:
-    """Records of a microdata folder, counted, and what was seen of their order.
+    """Records of a microdata folder, counted, and what was seen of their order."""
 
-    Parameters
-    ----------
-    counts : Histogram
-        Records by leaf of the frame and kind of record of the layout.
-    records : int
-        Number of rows.
-    sorted_by_leaf : bool
-        Within each file, leaves ascend and the kinds of a leaf ascend.
-    numbered : bool
-        ``EPNUM``, where the layout has it, counts the records from 0 in file order.
-    """
-
-    counts: Histogram
-    records: int
-    sorted_by_leaf: bool
-    numbered: bool
+    counts: Histogram  # records by leaf of the frame and kind of record of the layout
+    records: int  # number of rows
+    sorted_by_leaf: bool  # within each file, leaves ascend and the kinds of a leaf ascend
+    numbered: bool  # ``EPNUM``, where the layout has it, counts the records from 0 in file order
 
 
 def mdf_files(folder: Path) -> tuple[Path, ...]:
-    """Return the part files of a microdata folder, by name.
-
-    Raises
-    ------
-    FormatError
-        If there is none, or two formats are mixed.
-    """
+    """Return the part files of a microdata folder, by name."""
     files = sorted(p for p in folder.glob("*") if p.suffix in (".parquet", ".txt") and p.name[0] not in "._")
     if not files:
         raise FormatError(f"{folder.name}: no microdata here; expected part files *.parquet or *.txt.")
@@ -125,13 +107,7 @@ def _runs(batch: Any, column: int) -> Iterator[tuple[str, Any]]:
 
 
 def read_mdf(folder: Path, product: Product, frame: Frame) -> Histogram:
-    """Read the microdata of a product back into its estimate: a histogram over the leaves of `frame`.
-
-    Raises
-    ------
-    FormatError, SchemaError, GeographyError
-        If a column is missing, a code is illegal, or a geocode is outside the frame.
-    """
+    """Read the microdata of a product back into its estimate: a histogram over the leaves of `frame`."""
     return estimate_of_records(product, read_mdf_records(folder, product, frame).counts)
 
 

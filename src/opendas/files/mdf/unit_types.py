@@ -30,29 +30,15 @@ _mix: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.uint64]] = mix.py_func
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitTypes:
-    """Which levels of an attribute the leaves of a frame have units of.
-
-    Parameters
-    ----------
-    product : Product
-    geocodes : bytes (L,)
-    axis : int
-        Of the attribute.
-    levels : int64 (T,)
-    sets : int64 (T,)
-        Levels with the same number share the rows of the tie.
-    units : int64 (L, T)
-        Public.
-    moved : mapping of int to int
-        Leaf -> records that were moved there, of leaves that were asked for.
-    """
+    """Which levels of an attribute the leaves of a frame have units of."""
 
     product: Product
-    geocodes: npt.NDArray[np.bytes_]
-    axis: int
-    levels: Ints
-    sets: Ints
-    units: Ints
+    geocodes: npt.NDArray[np.bytes_]  # (L,)
+    axis: int  # of the attribute
+    levels: Ints  # (T,)
+    sets: Ints  # (T,): levels with the same number share the rows of the tie
+    units: Ints  # (L, T): public
+    # Leaf -> records that were moved there, of leaves that were asked for.
     moved: dict[int, int] = field(default_factory=dict)
 
     @classmethod
@@ -74,13 +60,7 @@ class UnitTypes:
         return cls(product, frame.geocodes, axis, levels, first[levels].astype(np.int64), units)
 
     def check(self, tied: Histogram) -> None:
-        """Check that tied counts, over the leaves of the frame, leave people for every unit.
-
-        Raises
-        ------
-        DataError
-            Naming the first leaf where they do not: the two public lists contradict each other.
-        """
+        """Check that tied counts, over the leaves of the frame, leave people for every unit."""
         rows = self._row_of_cell.reshape(self.product.schema.shape)
         for number in np.unique(self.sets).tolist():
             inside = self.sets == number

@@ -39,25 +39,13 @@ Rows = Callable[[Ints], Histogram]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartFile:
-    """One part file to write, with all that it takes: it can be written anywhere.
-
-    Parameters
-    ----------
-    path : Path
-    product : Product
-    frame : Frame
-        The leaves of the part.
-    counts : Histogram
-        Records of each kind, one row per leaf.
-    first : int
-        Number of the part's first record.
-    """
+    """One part file to write, with all that it takes: it can be written anywhere."""
 
     path: Path
     product: Product
-    frame: Frame
-    counts: Histogram
-    first: int
+    frame: Frame  # the leaves of the part
+    counts: Histogram  # records of each kind, one row per leaf
+    first: int  # number of the part's first record
 
     def write(self) -> None:
         """Write the file; its ending says in which format."""
@@ -73,26 +61,12 @@ class MdfFiles:
     Records are sorted by part, then leaf, then cell; ``EPNUM`` counts them from 0 in this order. Every part
     has a file, records or not, and part files of an earlier attempt do not stay.
 
-    Parameters
-    ----------
-    folder : Path
-        For instance ``release/mdf/persons``.
-    product : Product
-    frame : Frame
-    rows : callable
-        Returns the estimates of leaves at some positions of the frame.
-    companion : Histogram, optional
-        Estimate of the product's second histogram over the leaves of the frame, whose records stand in the
-        same files.
-    fmt : ``"parquet"`` or ``"pipe"``
-        ``pipe``: text with ``|`` between fields, comment lines starting with ``#``, then a line of names.
-
-    Raises
-    ------
-    ConfigError
-        If `fmt` is unknown.
-    EnvironmentFailure
-        If old part files cannot be removed.
+    - `folder`: for instance ``release/mdf/persons``.
+    - `rows`: returns the estimates of leaves at some positions of the frame.
+    - `companion`: estimate of the product's second histogram over the leaves of the frame, whose records
+      stand in the same files.
+    - `fmt`, "parquet" or "pipe": ``pipe``: text with ``|`` between fields, comment lines starting with ``#``,
+      then a line of names.
     """
 
     def __init__(

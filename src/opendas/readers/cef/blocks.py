@@ -29,20 +29,11 @@ from opendas.readers.frame.assignment_files import national_codes
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CefBlocks:
-    """Every block of the GRF-C, in ascending order of geocode. Public.
+    """Every block of the GRF-C, in ascending order of geocode. Public."""
 
-    Parameters
-    ----------
-    geocodes : bytes array (b,)
-        15 characters: state, county, tract, block.
-    oids : int64 (b,)
-        The numbers by which units name their blocks.
-    entities : mapping of entity category to bytes array (b,)
-    """
-
-    geocodes: Codes
-    oids: Ints
-    entities: dict[str, Codes]
+    geocodes: Codes  # (b,): 15 characters: state, county, tract, block
+    oids: Ints  # (b,): the numbers by which units name their blocks
+    entities: dict[str, Codes]  # entity category -> (b,)
 
 
 def read_blocks(paths: Sequence[Source]) -> CefBlocks:
@@ -50,10 +41,7 @@ def read_blocks(paths: Sequence[Source]) -> CefBlocks:
 
     A row that repeats another one in all columns that are used is passed over.
 
-    Raises
-    ------
-    DataError
-        With everything that is wrong in a file.
+    Raises `DataError` with everything that is wrong in a file.
     """
     oids: list[Ints] = []
     geocodes: list[Codes] = []

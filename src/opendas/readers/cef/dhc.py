@@ -26,28 +26,18 @@ _RACES = 63
 
 
 class UnitLevels(NamedTuple):
-    """What a unit counts as in both histograms of the units product.
+    """What a unit counts as in both histograms of the units product."""
 
-    Parameters
-    ----------
-    tenvacgq : int8 (r,)
-    household : int32 (r,)
-        Cell of the household; -1 where nobody lives, or where it is not usable.
-    """
-
-    tenvacgq: np.typing.NDArray[np.int8]
+    tenvacgq: np.typing.NDArray[np.int8]  # (r,)
+    # (r,): cell of the household; -1 where nobody lives, or where it is not usable.
     household: np.typing.NDArray[np.int32]
 
 
 def person_cells(records: Records, quarters: Ints, alone: Bools, product: Product, log: FindingLog) -> Ints:
     """Return the cell of ``dhc-persons`` of each person, int64 (r,); -1 where a field is not usable.
 
-    Parameters
-    ----------
-    quarters : int64 (r,)
-        Type of group quarters of the person's unit, 1 to 24; 0 in a housing unit.
-    alone : bool (r,)
-        Nobody else lives in the unit.
+    - `quarters` (r,): type of group quarters of the person's unit, 1 to 24; 0 in a housing unit.
+    - `alone` (r,): nobody else lives in the unit.
     """
     rule = "expected 20 to 36 in a housing unit, 37 or 38 in group quarters"
     relationship = records.codes("RELSHIP", {code: code for code in range(20, 39)}, rule, log)
@@ -69,12 +59,9 @@ def unit_levels(
 ) -> UnitLevels:
     """Return what each unit counts as.
 
-    Parameters
-    ----------
-    quarters, vacancy, people : int64 (r,)
-        Type of group quarters, 0 to 24; the field VACS; the field FINAL_POP.
-    product : Product
-        Of the households.
+    - `quarters`, `vacancy`, `people` (r,): type of group quarters, 0 to 24; the field VACS; the field
+      FINAL_POP.
+    - `product`: of the households.
     """
     lived_in = (quarters == 0) & (vacancy == 0)
     rule = "expected 1 to 4 in an occupied housing unit"

@@ -63,35 +63,18 @@ _MOST_PEOPLE = 99_999
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CefUnits:
-    """Every unit record. Confidential, but for the number of units of each type in each block.
+    """Every unit record. Confidential, but for the number of units of each type in each block."""
 
-    Parameters
-    ----------
-    mafid : int32 (u,)
-        Each once.
-    block : int32 (u,)
-        Position among the blocks of the GRF-C.
-    quarters : int8 (u,)
-        0 for housing units, 1 to 24 for group quarters by detailed type.
-    vacant : bool (u,)
-    people : int32 (u,)
-        The field FINAL_POP.
-    tenvacgq : int8 (u,)
-        Tenure, vacancy status or type of group quarters; empty unless the DHC counts units.
-    household : int32 (u,)
-        Cell of the household, -1 where there is none; empty unless the DHC counts units.
-    origins : tuple of Origin
-        Where the records were read.
-    """
-
-    mafid: npt.NDArray[np.int32]
-    block: npt.NDArray[np.int32]
-    quarters: npt.NDArray[np.int8]
-    vacant: Bools
-    people: npt.NDArray[np.int32]
+    mafid: npt.NDArray[np.int32]  # (u,): each once
+    block: npt.NDArray[np.int32]  # (u,): position among the blocks of the GRF-C
+    quarters: npt.NDArray[np.int8]  # (u,): 0 for housing units, 1 to 24 for group quarters by detailed type
+    vacant: Bools  # (u,)
+    people: npt.NDArray[np.int32]  # (u,): the field FINAL_POP
+    # (u,): tenure, vacancy status or type of group quarters; empty unless the DHC counts units.
     tenvacgq: npt.NDArray[np.int8]
+    # (u,): cell of the household, -1 where there is none; empty unless the DHC counts units.
     household: npt.NDArray[np.int32]
-    origins: tuple[Origin, ...]
+    origins: tuple[Origin, ...]  # where the records were read
 
     def __len__(self) -> int:
         return len(self.mafid)
@@ -114,15 +97,9 @@ _MAJOR = np.array([0, *(min(int(code[0]), 7) for code in DETAILED)], dtype=np.in
 def read_units(paths: Sequence[Path], blocks: CefBlocks, households: Product | None = None) -> CefUnits:
     """Read unit records.
 
-    Parameters
-    ----------
-    households : Product, optional
-        The household histogram, where units and households are counted as the DHC does.
+    `households`: the household histogram, where units and households are counted as the DHC does.
 
-    Raises
-    ------
-    DataError
-        With everything that is wrong in a file; or with every MAFID that is listed twice.
+    Raises `DataError` with everything that is wrong in a file; or with every MAFID that is listed twice.
     """
     find = Lookup.of(blocks.oids)
     parts: list[CefUnits] = []

@@ -27,18 +27,10 @@ from opendas.schema.dhc_persons import GQ_CODES as DETAILED
 
 @dataclass(frozen=True, slots=True)
 class RecordLayout:
-    """A fixed-width record.
+    """A fixed-width record."""
 
-    Parameters
-    ----------
-    what : str
-        How messages call it.
-    fields : mapping of name to (start, end)
-        0-based, the end excluded; without gaps.
-    """
-
-    what: str
-    fields: Mapping[str, tuple[int, int]]
+    what: str  # how messages call it
+    fields: Mapping[str, tuple[int, int]]  # name -> (start, end): 0-based, the end excluded; without gaps
 
     @property
     def width(self) -> int:
@@ -117,21 +109,11 @@ _SPACE, _ZERO = ord(" "), ord("0")
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Records:
-    """Consecutive records of one file. Confidential.
+    """Consecutive records of one file. Confidential."""
 
-    Parameters
-    ----------
-    where : str
-        File name, as findings name it.
-    first : int
-        Line of the first record, 1-based.
-    letters : uint8 (r, record width)
-    layout : RecordLayout
-    """
-
-    where: str
-    first: int
-    letters: npt.NDArray[np.uint8]
+    where: str  # file name, as findings name it
+    first: int  # line of the first record, 1-based
+    letters: npt.NDArray[np.uint8]  # (r, record width)
     layout: RecordLayout
 
     def __len__(self) -> int:
@@ -140,17 +122,9 @@ class Records:
     def numbers(self, field: str, low: int, high: int, log: FindingLog, *, blank: int | None = None) -> Ints:
         """Return a field of whole numbers, which may have blanks on either side and zeros in front.
 
-        Parameters
-        ----------
-        low, high : int
-            Numbers that the field may hold, both included; not negative, below 10**18.
-        blank : int, optional
-            What a field of blanks stands for; by default it is an error.
-
-        Returns
-        -------
-        int64 (r,)
-            -1 where the value is not usable, after the log was told.
+        - `low`, `high`: numbers that the field may hold, both included; not negative, below 10**18.
+        - `blank`: what a field of blanks stands for; by default it is an error.
+        - Returns (r,): -1 where the value is not usable, after the log was told.
         """
         value = self._parsed(field)
         wrong = (value < low) | (value > high)
@@ -166,13 +140,9 @@ class Records:
     ) -> Ints:
         """Return the code of every value of a field, int64 (r,); -1 where it is not among `keys`.
 
-        Parameters
-        ----------
-        keys : mapping of value to code
-        rule : str
-            What was expected.
-        blank : int, optional
-            Code of a field of blanks; by default it is an error.
+        - `keys`, value -> code.
+        - `rule`: what was expected.
+        - `blank`: code of a field of blanks; by default it is an error.
         """
         table = np.full(max(keys) + 2, _BAD, dtype=np.int64)
         table[list(keys)] = list(keys.values())
@@ -218,13 +188,6 @@ def read_records(path: Path, layout: RecordLayout, log: FindingLog) -> Iterator[
 
     Lines end with a line feed, or with carriage return and line feed; the last end may be missing. Lines of
     another width are recorded in `log`, and nothing from the chunk of the first one on is given.
-
-    Raises
-    ------
-    FormatError
-        If a compressed file is damaged.
-    EnvironmentFailure
-        If the file cannot be read.
     """
     try:
         with _opened(path) as file:

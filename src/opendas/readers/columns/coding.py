@@ -36,17 +36,10 @@ _SMALL = 1 << 12  # whole numbers below are looked up in a table
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Geocodes:
-    """The geocode of every row, as distinct codes where the file has them so.
+    """The geocode of every row, as distinct codes where the file has them so."""
 
-    Parameters
-    ----------
-    values : bytes array (k,)
-        Empty where a value is not usable.
-    index : integer (rows,) or None
-        Where each row's code stands in `values`; None if they are one for each row.
-    """
-
-    values: Codes
+    values: Codes  # (k,): empty where a value is not usable
+    # (rows,): where each row's code stands in `values`; None if they are one for each row.
     index: npt.NDArray[np.integer] | None = None
 
     def rows(self) -> Codes:
@@ -117,12 +110,9 @@ def is_repeated(values: npt.NDArray[Any]) -> Bools:
 def positions_of(ascending: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Ints:
     """Return the position of each wanted value in a list, int64 (rows,); -1 where it is not in it.
 
-    Parameters
-    ----------
-    ascending : array (k,)
-        At least one value, each once.
-    wanted : array (rows,)
-        Records of one household, and of one leaf, stand together: each run of equal values is looked up once.
+    - `ascending` (k,): at least one value, each once.
+    - `wanted` (rows,): records of one household, and of one leaf, stand together: each run of equal values is
+      looked up once.
     """
     if len(wanted) == 0:
         return np.empty(0, dtype=np.int64)
@@ -162,14 +152,9 @@ def binned(
 ) -> Ints:
     """Return the code of the level that every row's number lies in, -1 where there is none.
 
-    Parameters
-    ----------
-    edges : float64 (k,)
-        Where each level but `other` begins, ascending; the last level has no end.
-    levels : sequence of str
-        All levels.
-    other : str or None
-        The level of what is no number, or lies below the first edge; None where that is refused.
+    - `edges` (k,): where each level but `other` begins, ascending; the last level has no end.
+    - `levels`: all levels.
+    - `other`: the level of what is no number, or lies below the first edge; None where that is refused.
     """
     index, values = _distinct(batch.columns[name])
     numbers = np.array([_number(value) for value in values] or [np.nan])
@@ -222,10 +207,7 @@ def codes_of(
 ) -> Ints:
     """Return the code of every row, -1 where the value is outside `keys`.
 
-    Parameters
-    ----------
-    asked : bool (rows,), optional
-        Rows that have this answer; others must have none. By default all have it.
+    `asked` (rows,): rows that have this answer; others must have none. By default all have it.
     """
     column = batch.columns[name]
     codes = _small_numbers(column, keys)
@@ -305,11 +287,8 @@ def _fixed_width(column: Any, width: int | None) -> Codes | None:
 def geocodes_of(batch: Batch, name: str, width: int | None, log: FindingLog) -> Codes:
     """Return a column of geocodes, empty where a value is not usable.
 
-    Parameters
-    ----------
-    width : int or None
-        Expected number of characters. Whole numbers of Parquet files are padded with zeros to it; text is
-        not, since a lost leading zero is an error of the file.
+    `width`: expected number of characters. Whole numbers of Parquet files are padded with zeros to it; text
+    is not, since a lost leading zero is an error of the file.
     """
     return coded_geocodes(batch, name, width, log).rows()
 
@@ -356,17 +335,9 @@ def block_geocodes_of(
 ) -> tuple[Codes, Bools]:
     """Return the 15-character geocode of each row's census block, empty where a part of it is not usable.
 
-    Parameters
-    ----------
-    names : mapping of official column name to the file's
-        Where they differ.
-    digits : bool
-        Record what is no digit.
-
-    Returns
-    -------
-    (bytes array (rows,), bool (rows,))
-        Geocodes; and where the block group is not that of the block.
+    - `names`, official column name -> the file's: where they differ.
+    - `digits`: record what is no digit.
+    - Returns (rows,), (rows,): geocodes; and where the block group is not that of the block.
     """
     parts = []
     wrong = np.zeros(batch.rows, dtype=np.bool_)

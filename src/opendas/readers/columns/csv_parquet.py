@@ -49,15 +49,7 @@ DAMAGED_ZIP = (
 
 @contextlib.contextmanager
 def opened_zip(path: Path, message: str, rule: str) -> Iterator[zipfile.ZipFile]:
-    """Open a zip file; one that is none, or is damaged, is refused with `message` and `rule`.
-
-    Raises
-    ------
-    FormatError
-        Also for damage that shows only while members are read.
-    EnvironmentFailure
-        If the file cannot be opened.
-    """
+    """Open a zip file; one that is none, or is damaged, is refused with `message` and `rule`."""
     try:
         stream = open(path, "rb")  # noqa: SIM115 - closed below
     except OSError as error:
@@ -75,10 +67,7 @@ def unpacked(archive: zipfile.ZipFile, name: str) -> bytes:
 
     The size that an archive states is a limit: the library unpacks no more, and checks the sum.
 
-    Raises
-    ------
-    zipfile.BadZipFile
-        If the member is damaged, or would unpack to so much that it can be no table.
+    Raises `zipfile.BadZipFile` if the member is damaged, or would unpack to so much that it can be no table.
     """
     member = archive.getinfo(name)
     if member.file_size > max(SMALL, MOST_RATIO * member.compress_size):
@@ -102,21 +91,11 @@ _COMPARED = 1000
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Batch:
-    """Consecutive rows of one file.
+    """Consecutive rows of one file."""
 
-    Parameters
-    ----------
-    where : str
-        File name, as findings name it.
-    first : int
-        Line of the first row: 1-based, the header of a CSV file being a line too.
-    columns : mapping of name to Arrow array
-    rows : int
-    """
-
-    where: str
-    first: int
-    columns: Mapping[str, Any]
+    where: str  # file name, as findings name it
+    first: int  # line of the first row: 1-based, the header of a CSV file being a line too
+    columns: Mapping[str, Any]  # name -> Arrow array
     rows: int
 
     def report(
@@ -139,15 +118,7 @@ class _Dialect:
 
 
 def column_names(path: Source) -> tuple[str, ...]:
-    """Return the columns a file has, those from its folders included.
-
-    Raises
-    ------
-    FormatError
-        If it is no whole CSV or Parquet file, or has no header.
-    EnvironmentFailure
-        If it cannot be read.
-    """
+    """Return the columns a file has, those from its folders included."""
     return (*_own_names(path), *_folder_columns(path))
 
 
@@ -237,22 +208,8 @@ def read_batches(
     Text comes as Arrow binary, numbers of Parquet files in their own type. Rows of CSV files with a wrong
     number of fields are recorded in `log` and left out.
 
-    Parameters
-    ----------
-    path : Source
-    columns : sequence of str
-    log : FindingLog
-    coded : bool
-        Text of Parquet files comes as dictionaries, which is faster where values repeat.
-    rows : int, optional
-        Most rows of a batch, except of CSV files, which are cut by bytes.
-
-    Raises
-    ------
-    FormatError
-        If the file is damaged, empty or of another kind, or lacks a column.
-    EnvironmentFailure
-        If it cannot be read.
+    - `coded`: text of Parquet files comes as dictionaries, which is faster where values repeat.
+    - `rows`: most rows of a batch, except of CSV files, which are cut by bytes.
     """
     file = None
     if is_parquet(path):
@@ -375,20 +332,10 @@ def csv_options(
 ) -> dict[str, Any]:
     """Return how the library parses text without a header: as bytes, but for `types`, and without any null.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Of all columns.
-    delimiter : str
-    wanted : sequence of str
-        Columns to return; by default all.
-    types : mapping of name to Arrow type, optional
-    quotes : bool
-        Whether fields may be quoted.
-    skip : int
-        Lines before the first row.
-    block : int
-        Bytes that are parsed together.
+    - `wanted`: columns to return; by default all.
+    - `types`, name -> Arrow type.
+    - `quotes`: whether fields may be quoted.
+    - `block`: bytes that are parsed together.
     """
     return {
         "read_options": csv.ReadOptions(block_size=block, skip_rows=skip, column_names=list(names)),

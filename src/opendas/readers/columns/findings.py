@@ -113,11 +113,8 @@ class FindingLog:
     ) -> None:
         """Record a finding for each row where `wrong` is true.
 
-        Parameters
-        ----------
-        wrong : bool (rows,)
-        lines : int (rows,), optional
-            Line of each row; by default rows count from `first`.
+        - `wrong` (rows,).
+        - `lines` (rows,): line of each row; by default rows count from `first`.
         """
         if not wrong.any():
             return
@@ -127,10 +124,7 @@ class FindingLog:
     def raise_if_any(self, message: str) -> None:
         """Raise what was found; the error's class is the findings' common one, else ``DataError``.
 
-        Raises
-        ------
-        DataError
-            Or the subclass that all findings share.
+        Raises `DataError` or the subclass that all findings share.
         """
         if not self._listed:
             return

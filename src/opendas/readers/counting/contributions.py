@@ -35,16 +35,9 @@ _Words = npt.NDArray[np.uint64]
 class Contributions:
     """Records with the units that they belong to; a context manager, which removes what it put on disk.
 
-    Parameters
-    ----------
-    bound : ContributionBound
-    keys : SelectionKeys
-    size : int
-        Cells of the schema.
-    cache : Path or None
-        Folder for what is more than `limit` records; without one everything stays in memory.
-    limit : int, optional
-        Records held in memory; by default :data:`IN_MEMORY`.
+    - `size`: cells of the schema.
+    - `cache`: folder for what is more than `limit` records; without one everything stays in memory.
+    - `limit`: records held in memory; by default :data:`IN_MEMORY`.
     """
 
     def __init__(
@@ -80,13 +73,7 @@ class Contributions:
             self._runs.remove()
 
     def add(self, ids: Codes, keys: Ints) -> None:
-        """Add records: the identifier of each one's unit, and ``leaf * size + cell``; (r,) both.
-
-        Raises
-        ------
-        EnvironmentFailure
-            If the disk is full.
-        """
+        """Add records: the identifier of each one's unit, and ``leaf * size + cell``; (r,) both."""
         self._waiting.append((keyed_texts(self._keys.units, ids), keys))
         self._rows += len(keys)
         if self._cache is not None and self._rows > self._limit:
@@ -95,10 +82,7 @@ class Contributions:
     def counted(self) -> Iterator[tuple[Ints, Ints]]:
         """Yield the records that are counted, of some units after the other.
 
-        Yields
-        ------
-        keys, counts : int64 (e,)
-            ``leaf * size + cell``, ascending, and how many there are.
+        Returns `keys`, `counts` (e,): ``leaf * size + cell``, ascending, and how many there are.
         """
         if self._runs is None:
             yield self._chosen(*self._taken())

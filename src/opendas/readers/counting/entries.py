@@ -40,12 +40,7 @@ class HistogramWriter:
 
     Use it as a context manager. The folder has mode 0700.
 
-    Parameters
-    ----------
-    folder : Path
-        Final name; what stands there is replaced when the block ends.
-    size : int
-        Number of cells.
+    `folder`: final name; what stands there is replaced when the block ends.
     """
 
     def __init__(self, folder: Path, size: int) -> None:
@@ -79,15 +74,7 @@ class HistogramWriter:
             remove_tree(self._partial)
 
     def write(self, rows: Histogram) -> None:
-        """Append rows.
-
-        Raises
-        ------
-        ValueError
-            If they have another number of cells.
-        EnvironmentFailure
-            If the disk is full.
-        """
+        """Append rows."""
         if rows.size != self._size:
             raise ValueError(f"rows of {rows.size} cells given, expected {self._size}")
         self._put("indptr", rows.indptr[1:] + self._entries)
@@ -116,13 +103,7 @@ def _failure(folder: Path, error: OSError) -> EnvironmentFailure:
 
 
 def open_histogram(folder: Path) -> Histogram:
-    """Map a histogram that :class:`HistogramWriter` wrote.
-
-    Raises
-    ------
-    FormatError
-        If the folder does not hold one.
-    """
+    """Map a histogram that :class:`HistogramWriter` wrote."""
     try:
         size = int((folder / "size").read_text(encoding="ascii"))
         indptr, cells, counts = (_mapped(folder / name) for name in _KINDS)
@@ -137,18 +118,10 @@ def open_histogram(folder: Path) -> Histogram:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Lookup:
-    """Finds numbers in a long list, again and again: in ascending order, and where each stands in the list.
+    """A long list in which numbers are looked up many times."""
 
-    Parameters
-    ----------
-    ordered : integer (k,)
-        Ascending, at least one.
-    order : int64 (k,)
-        Position of each in the list.
-    """
-
-    ordered: npt.NDArray[np.integer]
-    order: Ints
+    ordered: npt.NDArray[np.integer]  # (k,): ascending, at least one
+    order: Ints  # (k,): position of each in the list
 
     @classmethod
     def of(cls, known: npt.NDArray[np.integer]) -> Lookup:
@@ -185,14 +158,9 @@ def summed(keys: Ints, counts: Ints) -> tuple[Ints, Ints]:
 class Entries:
     """A histogram that grows; a context manager, which removes what it put on disk but for the result.
 
-    Parameters
-    ----------
-    leaves, size : int
-        Shape of the histogram.
-    cache : Path or None
-        Folder for what is more than `limit` entries; without one everything stays in memory.
-    limit : int, optional
-        Entries held in memory; by default :data:`IN_MEMORY`.
+    - `leaves`, `size`: shape of the histogram.
+    - `cache`: folder for what is more than `limit` entries; without one everything stays in memory.
+    - `limit`: entries held in memory; by default :data:`IN_MEMORY`.
     """
 
     def __init__(self, leaves: int, size: int, cache: Path | None, limit: int | None = None) -> None:
@@ -264,12 +232,8 @@ class Entries:
 class SortedRuns:
     """Arrays on disk, in runs that are each sorted into the same pieces; given back piece by piece.
 
-    Parameters
-    ----------
-    folder : Path
-        Under ``confidential/``; made with mode 0700.
-    names : sequence of str
-        Of the arrays of 64-bit integers that make up a run.
+    - `folder`: under ``confidential/``; made with mode 0700.
+    - `names`: of the arrays of 64-bit integers that make up a run.
     """
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
@@ -281,16 +245,8 @@ class SortedRuns:
     def append(self, cuts: Ints, arrays: Sequence[npt.NDArray[np.integer]]) -> None:
         """Append a run.
 
-        Parameters
-        ----------
-        cuts : int64 (p - 1,)
-            Where each piece but the first begins in the run.
-        arrays : sequence of 64-bit integers (e,)
-
-        Raises
-        ------
-        EnvironmentFailure
-            If the disk is full.
+        - `cuts` (p - 1,): where each piece but the first begins in the run.
+        - `arrays`, sequence of 64-bit integers (e,).
         """
         start = self._starts[-1][-1] if self._starts else 0
         self._starts.append(start + np.concatenate([[0], cuts, [len(arrays[0])]]).astype(np.int64))

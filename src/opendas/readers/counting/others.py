@@ -26,20 +26,11 @@ def other_leaf(other: str, level: str | None = None, code: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class OtherLeaves:
-    """Where rows belong, other leaves included.
-
-    Parameters
-    ----------
-    other : str
-    geocode : str
-        Column of the leaf.
-    levels : tuple of LevelRule
-        Levels above the leaf that a column tells, top first.
-    """
+    """Where rows belong, other leaves included."""
 
     other: str
-    geocode: str
-    levels: tuple[LevelRule, ...]
+    geocode: str  # column of the leaf
+    levels: tuple[LevelRule, ...]  # levels above the leaf that a column tells, top first
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -47,12 +38,7 @@ class OtherLeaves:
         return (self.geocode, *(level.column for level in self.levels if level.column is not None))
 
     def check(self, geocodes: Codes) -> None:
-        """Refuse a frame in which not every row has a place.
-
-        Raises
-        ------
-        GeographyError
-        """
+        """Refuse a frame in which not every row has a place."""
         if _positions(geocodes, [self.other])[0] < 0:
             raise GeographyError(
                 f"the frame lists no leaf {self.other!r}, in which leaves that it does not list are counted "
@@ -62,11 +48,7 @@ class OtherLeaves:
     def places(self, batch: Batch, geocodes: Codes) -> Ints:
         """Return the position of each row's leaf among `geocodes`, (rows,); every row has one.
 
-        Parameters
-        ----------
-        batch : Batch
-        geocodes : bytes array (l,)
-            Of the frame, ascending.
+        `geocodes` (l,): of the frame, ascending.
         """
         index, texts = distinct_texts(batch, self.geocode)
         places = _positions(geocodes, texts)[index]

@@ -100,15 +100,8 @@ class Layout(Protocol):
 def collect(paths: Sequence[Source], columns: Sequence[str], layout: Layout) -> tuple[Codes, list[Codes]]:
     """Return the distinct leaves of the input, ascending, and further columns beside them.
 
-    Parameters
-    ----------
-    columns : sequence of str
-        Columns whose distinct combinations with the leaf are wanted: codes of higher levels.
-
-    Returns
-    -------
-    (bytes array (k,), list of bytes arrays (k,))
-        A leaf with two combinations is listed twice.
+    - `columns`: columns whose distinct combinations with the leaf are wanted: codes of higher levels.
+    - Returns (k,), (k,): a leaf with two combinations is listed twice.
     """
     found: list[Codes] = []
     for path in paths:
@@ -140,23 +133,11 @@ def tally(
 ) -> tuple[Histogram, tuple[Finding, ...]]:
     """Count the rows of all files, batch by batch.
 
-    Parameters
-    ----------
-    cache : Path, optional
-        Folder for what is too large for memory; see :class:`opendas.readers.counting.entries.Entries`. With
-        it memory is bounded by a constant beyond `frame`.
+    - `cache`: folder for what is too large for memory; see :class:`opendas.readers.counting.entries.Entries`.
+      With it memory is bounded by a constant beyond `frame`.
+    - Returns: one row per leaf of `frame`; warnings.
 
-    Returns
-    -------
-    (Histogram, tuple of Finding)
-        One row per leaf of `frame`; warnings.
-
-    Raises
-    ------
-    DataError
-        With everything that is wrong in the first file that is not usable.
-    EnvironmentFailure
-        If the disk is full.
+    Raises `DataError` with everything that is wrong in the first file that is not usable.
     """
     total = rows = 0
     warnings = FindingLog()
@@ -178,11 +159,6 @@ def tally_units(
 
     Every row is checked, also those that are then not counted: that a file is refused says nothing about
     which records were chosen.
-
-    Raises
-    ------
-    PrivacyError
-        If there is no key to choose by.
     """
     bound, product = spec.contribution, spec.product
     assert bound is not None
@@ -216,29 +192,12 @@ def tally_file(
 ) -> Iterator[tuple[int, Ints, Ints]]:
     """Count the rows of one file, batch by batch.
 
-    Parameters
-    ----------
-    path : Source
-    layout : Layout
-    product : Product
-    frame : Frame
-        Of its leaves, geocodes and name are used.
-    warnings : FindingLog
-        Takes what is no error.
-    total : int
-        Records of the files before.
+    - `frame`: of its leaves, geocodes and name are used.
+    - `warnings`: takes what is no error.
+    - `total`: records of the files before.
+    - Returns `keys`, `counts` (e,): ``leaf * n + cell``, ascending, and how many there are.
 
-    Yields
-    ------
-    rows : int
-        Rows of the batch.
-    keys, counts : int64 (e,)
-        ``leaf * n + cell``, ascending, and how many there are.
-
-    Raises
-    ------
-    DataError
-        At its end, with everything that is wrong in the file.
+    Raises `DataError` at its end, with everything that is wrong in the file.
     """
     log = FindingLog()
     columns = [*layout.leaf_columns, *layout.cell_columns, *layout.upper]
@@ -338,27 +297,11 @@ def read_rows(
 ) -> InputData:
     """Read frame and histogram of one run.
 
-    Parameters
-    ----------
-    spec : ReaderSpec
-    layout : Layout
-        Of the rows in ``spec.paths``.
-    levels : Hierarchy
-    leaves : ``"frame"``, ``"units"`` or ``"records"``
-    cache : Path or None
-        Folder for a histogram that is too large for memory.
-    planning : bool
-        The histogram is not wanted; it is counted only where the frame depends on it.
-    residence_is_declared : bool
-        Everybody lives in households by declaration, so that units derived from the records of a public
-        frame say nothing about them.
-
-    Raises
-    ------
-    ConfigError
-        If unit counts that the product's bounds need are missing.
-    DataError
-        With everything that is wrong in a file; with ``spec.strict`` also where records break bounds.
+    - `layout`: of the rows in ``spec.paths``.
+    - `leaves`, "frame", "units" or "records".
+    - `planning`: the histogram is not wanted; it is counted only where the frame depends on it.
+    - `residence_is_declared`: everybody lives in households by declaration, so that units derived from the
+      records of a public frame say nothing about them.
     """
     kind = census_kind(spec.product)
     confidential = planning and spec.reader in ("records", "histogram")
@@ -403,17 +346,9 @@ def read_rows(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileRows:
-    """Rows that other machines may count, file by file, because nothing public depends on them.
+    """Rows that other machines may count, file by file, because nothing public depends on them."""
 
-    Parameters
-    ----------
-    data : InputData
-        With the frame, and an empty histogram.
-    spec : ReaderSpec
-    layout : Layout
-    """
-
-    data: InputData
+    data: InputData  # with the frame, and an empty histogram
     spec: ReaderSpec
     layout: Layout
 
@@ -424,13 +359,7 @@ class FileRows:
 
 
 def file_rows(spec: ReaderSpec, layout: Layout, levels: Hierarchy, leaves: Leaves) -> FileRows | None:
-    """Return what it takes to count elsewhere; None where the frame depends on the rows, or is no file.
-
-    Raises
-    ------
-    ConfigError, DataError
-        As :func:`read_rows`, for the frame.
-    """
+    """Return what it takes to count elsewhere; None where the frame depends on the rows, or is no file."""
     if leaves == "records" or not all(isinstance(path, Path) for path in spec.paths):
         return None
     if spec.contribution is not None:  # the records of one unit may stand in several files

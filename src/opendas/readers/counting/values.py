@@ -29,27 +29,11 @@ def count_values(
 ) -> list[dict[Value, int]]:
     """Count the records of each combination of values of some columns.
 
-    Parameters
-    ----------
-    path : Source
-        CSV or Parquet, one record a row, or `count` of them.
-    groups : sequence of tuple of str
-        Columns whose combinations are counted together, a histogram each.
-    usable : callable
-        Whether a combination may be counted at all: a rule about the values themselves. Others are left out,
-        so that a record counts in at most one bin of each histogram.
-    count : str, optional
-        Column with the number of records of a row.
-
-    Returns
-    -------
-    list of dict
-        Of each group, its combinations with at least one record, in their own order.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read, has no rows, or holds too many records.
+    - `path`: CSV or Parquet, one record a row, or `count` of them.
+    - `groups`: columns whose combinations are counted together, a histogram each.
+    - `usable`: whether a combination may be counted at all: a rule about the values themselves. Others are
+      left out, so that a record counts in at most one bin of each histogram.
+    - Returns: of each group, its combinations with at least one record, in their own order.
     """
     found: list[Counter[Value]] = [Counter() for _ in groups]
     columns = list(

@@ -69,19 +69,10 @@ NO_AREA = np.array([b"", b"9999", b"99999", b"99998", b"99997", b"999999", b"ZZ"
 def national_codes(category: str, own: Codes, blocks: Codes) -> tuple[Codes, Bools]:
     """Return the codes of areas as the frame has them, from their own codes and their blocks.
 
-    Parameters
-    ----------
-    category : str
-    own : bytes array (r,)
-        With or without the code of the state (and county) in front.
-    blocks : bytes array (r,)
-        15-character geocode of each row's block.
-
-    Returns
-    -------
-    (bytes array (r,), bool (r,))
-        Codes, empty for none; and where a code has a wrong form or lies in another state or county than its
-        block, so that it is empty too.
+    - `own` (r,): with or without the code of the state (and county) in front.
+    - `blocks` (r,): 15-character geocode of each row's block.
+    - Returns (r,), (r,): codes, empty for none; and where a code has a wrong form or lies in another state or
+      county than its block, so that it is empty too.
     """
     before, width = AREA_FORMS[category]
     none = np.isin(own, NO_AREA)
@@ -130,31 +121,15 @@ _WIDTH = 15
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Assignment:
-    """What one file, or a part of it, says about one category. Public.
-
-    Parameters
-    ----------
-    category : str
-    field : str
-        Column of the codes.
-    blocks : bytes array (r,)
-        Geocodes; empty where the row was not usable.
-    codes : bytes array (r,)
-        Codes as the frame has them; empty for none.
-    origin : Origin
-    official : bool
-        An official file, which lists every block of its state.
-    national : bool
-        A block equivalency file, which may list blocks of all states.
-    """
+    """What one file, or a part of it, says about one category. Public."""
 
     category: str
-    field: str
-    blocks: Codes
-    codes: Codes
+    field: str  # column of the codes
+    blocks: Codes  # (r,): geocodes; empty where the row was not usable
+    codes: Codes  # (r,): codes as the frame has them; empty for none
     origin: Origin
-    official: bool
-    national: bool = False
+    official: bool  # an official file, which lists every block of its state
+    national: bool = False  # a block equivalency file, which may list blocks of all states
 
     def inside(self, states: Codes) -> Assignment:
         """Return the same with the rows of some states alone, bytes (s,): others say nothing."""
@@ -165,21 +140,10 @@ class Assignment:
 def read_assignments(paths: Sequence[Path], geocode: str, *, census: bool) -> list[Assignment]:
     """Read block assignment files.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        Zip files, official text files, or tables.
-    geocode : str
-        A further name that the column of geocodes of a table may have.
-    census : bool
-        Leaves are census blocks, whose geocodes and areas have official forms.
+    - `paths`: zip files, official text files, or tables.
+    - `census`: leaves are census blocks, whose geocodes and areas have official forms.
 
-    Raises
-    ------
-    DataError
-        With everything that is wrong in a file.
-    EnvironmentFailure
-        If a file cannot be read.
+    Raises `DataError` with everything that is wrong in a file.
     """
     found: list[Assignment] = []
     for path in paths:

@@ -32,15 +32,7 @@ def known_blocks(spec: ReaderSpec) -> Codes | None:
 
     Those of the header of an official redistricting file, of a GRF-C or of a frame file.
 
-    Returns
-    -------
-    bytes array (k,) or None
-        None where an input lists leaves only: microdata, and frames taken from records.
-
-    Raises
-    ------
-    DataError
-        If a file cannot be read.
+    Returns (k,): None where an input lists leaves only: microdata, and frames taken from records.
     """
     if spec.reader in VINTAGES:
         return np.unique(np.concatenate([_of_header(path, spec.reader) for path in spec.paths]))
@@ -80,15 +72,11 @@ _BLOCK_WIDTH = 15
 class AssignedReader(Reader):
     """A reader whose areas come from block assignment files.
 
-    Parameters
-    ----------
-    spec : ReaderSpec
-        With ``block_assignment``. If it is strict, leaves that an official file does not list are an error.
-    reader : Reader
-        Reads everything else.
+    `spec`, ReaderSpec: with ``block_assignment``. If it is strict, leaves that an official file does not list
+    are an error.
     """
 
-    reader: Reader
+    reader: Reader  # reads everything else
 
     def _read(self, cache: Path | None, *, planning: bool) -> InputData:
         data = self.reader._read(cache, planning=planning)
@@ -111,21 +99,11 @@ def with_assignments(
 
     A category that a file speaks of is replaced as a whole: a leaf that no row lists lies in no such area.
 
-    Parameters
-    ----------
-    frame : Frame
-    paths : sequence of Path
-        Zip files, official text files, or tables.
-    known : bytes array (k,), optional
-        Every block that exists, ascending. Without it, blocks outside the states of the frame are unknown.
-    geocode : str
-        A further name that the column of geocodes of a table may have.
+    `known` (k,): every block that exists, ascending. Without it, blocks outside the states of the frame are
+    unknown.
 
-    Raises
-    ------
-    DataError
-        With everything that is wrong in a file, with every block that lies in two areas of one category, and
-        with every area that names an unknown block.
+    Raises `DataError` with everything that is wrong in a file, with every block that lies in two areas of one
+    category, and with every area that names an unknown block.
     """
     census = frame.leaf == "block" and frame.geocodes.dtype.itemsize == _BLOCK_WIDTH
     found = read_assignments(paths, geocode, census=census)

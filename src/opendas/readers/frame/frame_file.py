@@ -40,26 +40,16 @@ class LeafColumns:
 
     They are put in order, and leaves without any unit are taken out, one column at a time: for a nation a
     second frame beside the first is a gigabyte.
-
-    Parameters
-    ----------
-    geocodes : bytes array (l,)
-    leaf : str
-        Name of the leaf geolevel.
-    levels : dict of geolevel to bytes array (l,)
-        Codes of levels above; empty where `root` is given.
-    root : str or None
-        Topmost census geolevel, from which the levels of census blocks follow; None for other hierarchies.
-    units : dict of column to int64 array (l,)
-    entities : dict of category to bytes array (l,)
     """
 
-    geocodes: Codes
-    leaf: str
+    geocodes: Codes  # (l,)
+    leaf: str  # name of the leaf geolevel
+    # geolevel -> (l,): codes of levels above; empty where `root` is given.
     levels: dict[str, Codes] = field(default_factory=dict)
+    # Topmost census geolevel, from which the levels of census blocks follow; None for other hierarchies.
     root: str | None = None
-    units: dict[str, Ints] = field(default_factory=dict)
-    entities: dict[str, Codes] = field(default_factory=dict)
+    units: dict[str, Ints] = field(default_factory=dict)  # column -> array (l,)
+    entities: dict[str, Codes] = field(default_factory=dict)  # category -> (l,)
 
     def __len__(self) -> int:
         return len(self.geocodes)
@@ -110,13 +100,7 @@ class Hierarchy:
 
 
 def hierarchy(spec: ReaderSpec) -> Hierarchy:
-    """Return the levels of a run; the products of the census have official ones.
-
-    Raises
-    ------
-    ConfigError
-        If levels are missing or do not nest.
-    """
+    """Return the levels of a run; the products of the census have official ones."""
     if not spec.levels:
         if spec.product.layout not in (*PRODUCTION_LAYOUTS, "tenvacgq") and census_kind(spec.product) is None:
             raise ConfigError(
@@ -169,10 +153,8 @@ def arrange(
 
     `origins` say where in the file `where` they stand; by default they count from 1.
 
-    Raises
-    ------
-    GeographyError
-        With every leaf that is listed twice, has an unusable geocode, or whose codes do not nest.
+    Raises `GeographyError` with every leaf that is listed twice, has an unusable geocode, or whose codes do
+    not nest.
     """
     check = _Check(origins or [Origin(where, 1, len(geocodes))], log)
     order = None if bool(np.all(geocodes[1:] > geocodes[:-1])) else np.argsort(geocodes, kind="stable")
@@ -249,11 +231,6 @@ def read_frame_file(path: Source, spec: ReaderSpec, levels: Hierarchy) -> LeafCo
     Beside the geocode and the columns that levels name, columns called as a unit column of the census
     (``hu``, ``gq1`` to ``gq7``), of the product, or as an entity category are taken; others are ignored. Of
     census blocks it may be a GRF-C, with its own names.
-
-    Raises
-    ------
-    DataError
-        With everything that is wrong in the file.
     """
     known = column_names(path)
     if levels.root is not None and spec.geocode not in known and OID_COLUMN in known:
@@ -297,13 +274,7 @@ def unit_names(spec: ReaderSpec) -> tuple[str, ...]:
 
 
 def frame_path(spec: ReaderSpec) -> Source | None:
-    """Return the path of the frame, or None for ``from-records``.
-
-    Raises
-    ------
-    ConfigError
-        If the run names none.
-    """
+    """Return the path of the frame, or None for ``from-records``."""
     if spec.frame is None:
         raise ConfigError(
             f'reader "{spec.reader}" needs [geography] frame: the public list of leaf geocodes, empty leaves '

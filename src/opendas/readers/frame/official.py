@@ -38,24 +38,10 @@ def official_areas(spec: ReaderSpec, frame: Frame, headers: Sequence[Header] = (
     Of a redistricting file these are all records of its geographic header; of other inputs the blocks that a
     GRF-C or a frame file lists.
 
-    Parameters
-    ----------
-    spec : ReaderSpec
-    frame : Frame
-        The leaves. Of a category whose areas come from block assignment files, the header's records are of
-        no category: they are other areas.
-    headers : sequence of Header
-        Those of a redistricting file, a state each, if they have been read with all their fields.
-
-    Returns
-    -------
-    OfficialAreas or None
-        None where the input lists nothing but the leaves.
-
-    Raises
-    ------
-    DataError
-        If a file cannot be read.
+    - `frame`: the leaves. Of a category whose areas come from block assignment files, the header's records
+      are of no category: they are other areas.
+    - `headers`: those of a redistricting file, a state each, if they have been read with all their fields.
+    - Returns: None where the input lists nothing but the leaves.
     """
     if frame.leaf != "block" or frame.geocodes.dtype.itemsize != _BLOCK_WIDTH:
         return None
@@ -110,19 +96,11 @@ def _texts(field: Codes) -> pa.Array:
 def with_headers(frame: Frame, paths: Sequence[Path]) -> Frame:
     """Return a frame of blocks with the areas, names and statuses that official headers give them.
 
-    Parameters
-    ----------
-    frame : Frame
-        Its leaves are census blocks.
-    paths : sequence of Path
-        Official zips, one a state.
+    - `frame`: its leaves are census blocks.
+    - `paths`: official zips, one a state.
 
-    Raises
-    ------
-    GeographyError
-        If a block is in none of them: the geography is that of another census, or of other states.
-    FormatError, DataError
-        If a file is no redistricting file, or its header is damaged.
+    Raises `GeographyError` if a block is in none of them: the geography is that of another census, or of
+    other states.
     """
     blocks: list[Codes] = []
     areas: list[dict[str, Codes]] = []
@@ -146,13 +124,7 @@ def with_headers(frame: Frame, paths: Sequence[Path]) -> Frame:
 
 
 def places_of_blocks(frame: Frame, listed: Codes, source: str) -> Ints:
-    """Return where each measured block stands in a list of public geography, int64 (blocks,).
-
-    Raises
-    ------
-    GeographyError
-        If a block is not listed; the error names `source`.
-    """
+    """Return where each measured block stands in a list of public geography, int64 (blocks,)."""
     order = np.argsort(listed, kind="stable")
     place: Ints = order[np.minimum(np.searchsorted(listed[order], frame.geocodes), len(listed) - 1)]
     lost = listed[place] != frame.geocodes

@@ -28,13 +28,6 @@ def read_units(spec: ReaderSpec, units: UnitsSpec, width: int | None) -> tuple[C
     """Read the file of public unit counts: its geocodes, each once, and one column per kind of unit.
 
     Kinds that neither the file nor ``columns`` knows are left out; the file has to know at least one.
-
-    Raises
-    ------
-    ConfigError
-        If ``columns`` names an unknown kind.
-    DataError
-        With everything that is wrong in the file.
     """
     columns = _columns(spec, units)
     log = FindingLog()
@@ -78,13 +71,8 @@ def _columns(spec: ReaderSpec, units: UnitsSpec) -> dict[str, str]:
 def add_units(leaves: LeafColumns, spec: ReaderSpec, units: UnitsSpec, width: int | None) -> None:
     """Give `leaves` the unit counts of a file, in place of what they have; unlisted leaves have none.
 
-    Raises
-    ------
-    ConfigError
-        If ``columns`` names an unknown kind.
-    DataError
-        With everything that is wrong in the file; a ``GeographyError`` if it lists a leaf that is not among
-        `leaves` and that has a unit.
+    Raises `DataError` with everything that is wrong in the file; a ``GeographyError`` if it lists a leaf that
+    is not among `leaves` and that has a unit.
     """
     columns = _columns(spec, units)
     placed = {kind: np.zeros(len(leaves), dtype=np.int64) for kind in columns}
@@ -212,11 +200,8 @@ def broken_units(
 ) -> list[Bools]:
     """Return, for each of :func:`unit_rules`, the leaves that break it, bool (l,).
 
-    Parameters
-    ----------
-    units : mapping of column to int64 (l,)
-    part : Histogram
-        Counts of the same leaves.
+    - `units`, column -> (l,).
+    - `part`: counts of the same leaves.
     """
     broken = [np.asarray(units["hu"] != part.row_totals())] if kind == "units" else []
     row = _row_of_entry(part)
@@ -280,13 +265,9 @@ def report_units(
 ) -> None:
     """Record leaves that break a rule of units.
 
-    Parameters
-    ----------
-    wrong : int64
-        Positions of the first of them in the frame, ascending; of more than three only that there are more
-        is told.
-    rule : (str, str)
-        One of :func:`unit_rules`.
+    - `wrong`: positions of the first of them in the frame, ascending; of more than three only that there are
+      more is told.
+    - `rule`: one of :func:`unit_rules`.
     """
     if not len(wrong):
         return

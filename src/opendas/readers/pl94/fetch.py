@@ -30,13 +30,7 @@ _CHUNK = 1 << 20
 
 
 def pl94_url(state: State, year: int) -> str:
-    """Return where the Bureau keeps a state's file.
-
-    Raises
-    ------
-    ConfigError
-        If the year is not one of ``PL94_YEARS``.
-    """
+    """Return where the Bureau keeps a state's file."""
     if year not in _ROOTS:
         raise ConfigError(f"no redistricting files of {year}; there are {', '.join(map(str, PL94_YEARS))}.")
     return f"{_ROOTS[year]}/{state.name.replace(' ', '_')}/{state.postal.lower()}{year}.pl.zip"
@@ -46,29 +40,6 @@ def fetch_pl94(state: str, year: int, to: Path) -> Path:
     """Download a state's official redistricting file.
 
     The file appears whole or not at all. One that is there already and whole is kept.
-
-    Parameters
-    ----------
-    state : str
-        Name, postal code or FIPS code.
-    year : int
-        2010 or 2020.
-    to : Path
-        Folder, made if it is not there.
-
-    Returns
-    -------
-    Path
-        The zip file.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such state or year.
-    EnvironmentFailure
-        If there is no internet, the site refuses, or the disk does.
-    FormatError
-        If what arrives is not the official file; nothing is kept then.
     """
     url = pl94_url(find_state(state), year)
     path = to / url.rsplit("/", 1)[1]

@@ -139,24 +139,13 @@ _VINTAGED = {
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Header:
-    """A parsed header.
+    """A parsed header."""
 
-    Parameters
-    ----------
-    where : str
-        ``archive!member``.
-    records : int64 (r,)
-        Logical record numbers.
-    fields : mapping of field name to bytes array (r,)
-        Geography only, stripped of blanks. Published counts are not among them.
-    lines : int64 (r,)
-        1-based line of each record.
-    """
-
-    where: str
-    records: Ints
+    where: str  # ``archive!member``
+    records: Ints  # (r,): logical record numbers
+    # field name -> (r,): geography only, stripped of blanks. Published counts are not among them.
     fields: Mapping[str, Codes]
-    lines: Ints
+    lines: Ints  # (r,): 1-based line of each record
 
     @property
     def is_block(self) -> Bools:
@@ -167,10 +156,7 @@ class Header:
 def parse_header_2010(member: Member, log: FindingLog, more: Collection[str] = ()) -> Header | None:
     """Parse the fixed-width header of 2010, or record what is wrong with it and return None.
 
-    Parameters
-    ----------
-    more : collection of str
-        Further fields than those that a run reads.
+    `more`: further fields than those that a run reads.
     """
     lines = _fixed_width_lines(member, log)
     if lines is None:
@@ -258,11 +244,8 @@ _PARTS = (("STATE", 2), ("COUNTY", 3), ("TRACT", 6), ("BLOCK", 4))
 def block_geocodes(header: Header, log: FindingLog) -> Codes | None:
     """Return the 15-character geocodes of the block records, in the header's order.
 
-    Returns
-    -------
-    bytes array (blocks,) or None
-        None if a code has the wrong form, a block lies in another block group than its number says, or a
-        block is listed twice; `log` then tells.
+    Returns (blocks,): None if a code has the wrong form, a block lies in another block group than its number
+    says, or a block is listed twice; `log` then tells.
     """
     blocks = header.is_block
     lines = header.lines[blocks]

@@ -34,19 +34,11 @@ Entries = tuple[Ints, npt.NDArray[np.int32], Ints]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Blocks:
-    """Block records of one state. Confidential.
-
-    Parameters
-    ----------
-    header : Header
-    rows : int64 (b,)
-        Positions of the blocks among the header's records.
-    tables : mapping of table name to integers (b, cells)
-    """
+    """Block records of one state. Confidential."""
 
     header: Header
-    rows: Ints
-    tables: dict[str, Cells]
+    rows: Ints  # (b,): positions of the blocks among the header's records
+    tables: dict[str, Cells]  # table name -> (b, cells)
 
 
 AGE_BY_HISPANIC = (
@@ -63,10 +55,8 @@ def people(tables: Mapping[str, Cells]) -> Ints:
 
     P1 counts everybody, P2 who is not Hispanic, P3 and P4 the same for people of voting age.
 
-    Returns
-    -------
-    int64 (b, 4, 63)
-        Second axis as in ``AGE_BY_HISPANIC``. Negative where the tables contradict each other.
+    Returns (b, 4, 63): second axis as in ``AGE_BY_HISPANIC``. Negative where the tables contradict each
+    other.
     """
     p1, p2, p3, p4 = (tables[name][:, RACE_CELLS[name]].astype(np.int64) for name in ("P1", "P2", "P3", "P4"))
     return np.stack([p2 - p4, p1 - p2 - p3 + p4, p4, p3 - p4], axis=1)
@@ -81,16 +71,9 @@ def check_tables(
 ) -> None:
     """Record every block whose tables contradict themselves or each other.
 
-    Parameters
-    ----------
-    tables : mapping of table name to integers (b, c)
-    implied : int64 (b, 4, 63)
-        From :func:`people`.
-    where : str
-        ``archive!member`` of the header.
-    lines : int64 (b,)
-        Line of each block's record in the header.
-    log : FindingLog
+    - `tables`, table name -> (b, c).
+    - `implied` (b, 4, 63): from :func:`people`.
+    - `lines` (b,): line of each block's record in the header.
     """
 
     def add(wrong: Bools, field: str, rule: str) -> None:
@@ -121,17 +104,9 @@ def apportion(number: Ints, people: Ints) -> Ints:
     one each, from the cells with the largest remainders, the lower cell first among equals (Hamilton's
     method). No cell gives more than it has.
 
-    Parameters
-    ----------
-    number : int64 (b,)
-        How many to choose; at most the people there are.
-    people : int64 (b, c)
-        Products of the two stay below 2**63.
-
-    Returns
-    -------
-    int64 (b, c)
-        Rows sum to `number`.
+    - `number` (b,): how many to choose; at most the people there are.
+    - `people` (b, c): products of the two stay below 2**63.
+    - Returns (b, c): rows sum to `number`.
     """
     total = np.maximum(people.sum(axis=1, keepdims=True), 1)
     whole, remainder = np.divmod(number[:, None] * people, total)
@@ -148,19 +123,12 @@ def place_people(people: Ints, quarters: Ints, minors: Bools) -> Ints:
     Nursing facilities choose first, among adults; then the types 1, 2, 4, 5, 6, 7 in turn, each among
     everybody who is left. Who remains lives in households.
 
-    Parameters
-    ----------
-    people : int64 (b, c)
-    quarters : int64 (b, 7)
-        People in group quarters of types 1 to 7; together no more than `people`, and of type 3 no more than
-        the adults.
-    minors : bool (c,)
-        Cells of people under 18.
-
-    Returns
-    -------
-    int64 (b, 8, c)
-        Sums over the second axis are `people`; row sums over cells of types 1 to 7 are `quarters`.
+    - `people` (b, c).
+    - `quarters` (b, 7): people in group quarters of types 1 to 7; together no more than `people`, and of type
+      3 no more than the adults.
+    - `minors` (c,): cells of people under 18.
+    - Returns (b, 8, c): sums over the second axis are `people`; row sums over cells of types 1 to 7 are
+      `quarters`.
     """
     placed = np.zeros((len(people), 8, people.shape[1]), dtype=np.int64)
     left = people.copy()

@@ -48,10 +48,7 @@ from opendas.schema.histogram import Histogram
 def official_reader(path: Path) -> str:
     """Return the reader of an official zip file: that of 2020 where it has a third segment.
 
-    Raises
-    ------
-    FormatError
-        If it is no official redistricting file, or not whole.
+    Raises `FormatError` if it is no official redistricting file, or not whole.
     """
     check_members(path, ("geo", "1", "2"))
     try:
@@ -76,15 +73,8 @@ def compare_summaries(header: Header, tables: dict[str, Cells]) -> list[Finding]
     A summary record counts the blocks that agree with it in all geographic fields it fills in. Records of
     geographic components (GEOCOMP other than 00) are left out.
 
-    Parameters
-    ----------
-    header : Header
-    tables : mapping of table name to integers (records, cells)
-
-    Returns
-    -------
-    list of Finding
-        With line and first differing cell of the record; never a count.
+    - `tables`, table name -> (records, cells).
+    - Returns: with line and first differing cell of the record; never a count.
     """
     blocks = header.is_block
     summaries = np.flatnonzero(~blocks & (header.fields["GEOCOMP"] == b"00"))
@@ -164,26 +154,16 @@ _CHUNK = 1 << 15  # blocks held dense at a time: 0.5 GB at most
 
 @dataclass(frozen=True, slots=True)
 class Vintage:
-    """What differs between the files of two censuses.
+    """What differs between the files of two censuses."""
 
-    Parameters
-    ----------
-    parse_header : callable
-        Parses the member with the geography, or records what is wrong and returns None.
-    delimiter : str
-        Between the fields of a data segment.
-    segments : mapping of number to tuple of table names
-    facilities : callable
-        ``Blocks -> int64 (b, 7)``, number of group quarters of types 1 to 7.
-    entries : callable
-        ``(Blocks, slice, int64 (s, 4, 63), log) -> (block, cell, count)``: puts the people of a slice of the
-        blocks into cells of the persons product; blocks count from the start of the slice.
-    """
-
+    # Parses the member with the geography, or records what is wrong and returns None.
     parse_header: Callable[[Member, FindingLog, Collection[str]], Header | None]
-    delimiter: str
-    segments: Mapping[int, tuple[str, ...]]
+    delimiter: str  # between the fields of a data segment
+    segments: Mapping[int, tuple[str, ...]]  # number -> table names
+    # ``Blocks -> int64 (b, 7)``, number of group quarters of types 1 to 7.
     facilities: Callable[[Blocks], Ints]
+    # ``(Blocks, slice, int64 (s, 4, 63), log) -> (block, cell, count)``: puts the people of a slice of the
+    # blocks into cells of the persons product; blocks count from the start of the slice.
     entries: Callable[[Blocks, slice, Ints, FindingLog], Entries]
 
     def parse(

@@ -28,16 +28,9 @@ _SEGMENT = re.compile(r"(?:^|/)([a-z]{2})0000(\d)\d{4}[^/]*\.pl$", re.IGNORECASE
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Member:
-    """One file of an archive.
+    """One file of an archive."""
 
-    Parameters
-    ----------
-    where : str
-        ``archive!member``, as findings name it.
-    data : bytes
-    """
-
-    where: str
+    where: str  # ``archive!member``, as findings name it
     data: bytes
 
 
@@ -51,22 +44,7 @@ def _role(name: str) -> str | None:
 def read_members(path: Path, roles: Iterable[str]) -> dict[str, Member]:
     """Read the geographic header and the data segments of an official zip file.
 
-    Parameters
-    ----------
-    path : Path
-    roles : iterable of str
-        ``"geo"`` and the segment numbers wanted: ``"1"``, ``"2"``, ``"3"``.
-
-    Returns
-    -------
-    dict of role to Member
-
-    Raises
-    ------
-    FormatError
-        If the file is no zip, is damaged, or lacks a member or holds one twice.
-    EnvironmentFailure
-        If the file cannot be opened.
+    `roles`: ``"geo"`` and the segment numbers wanted: ``"1"``, ``"2"``, ``"3"``.
     """
     with opened_zip(path, _UNPACKED, _WHOLE) as archive:
         found = _select(path, archive.namelist(), tuple(roles))
@@ -125,21 +103,11 @@ _ROWS_AT_ONCE = 1 << 12
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Segment:
-    """One parsed segment.
+    """One parsed segment."""
 
-    Parameters
-    ----------
-    where : str
-        ``archive!member``.
-    records : int64 (r,)
-        Logical record numbers.
-    tables : mapping of table name to int32 or int64 (r, c)
-        The narrower type where all counts fit.
-    """
-
-    where: str
-    records: Ints
-    tables: dict[str, Cells]
+    where: str  # ``archive!member``
+    records: Ints  # (r,): logical record numbers
+    tables: dict[str, Cells]  # table name -> (r, c): the narrower type where all counts fit
 
 
 def parse_segment(
@@ -147,15 +115,8 @@ def parse_segment(
 ) -> Segment | None:
     """Parse a segment, or record in `log` what is wrong with it and return None.
 
-    Parameters
-    ----------
-    member : Member
-    number : int
-        Segment number, which every row repeats as CIFSN.
-    tables : tuple of str
-        Names of the tables of this segment, in order.
-    delimiter : str
-    log : FindingLog
+    - `number`: segment number, which every row repeats as CIFSN.
+    - `tables`: names of the tables of this segment, in order.
     """
     cells = [name for table in tables for name in cell_names(table)]
     columns = [*SEGMENT_KEYS, *cells]
