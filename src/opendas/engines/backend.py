@@ -59,12 +59,8 @@ class Backend(Protocol):
 class LocalBackend:
     """The machine that the run was started on; use it as a context manager.
 
-    Parameters
-    ----------
-    workers : int or None
-        Processes; None: the machine's cores, at most two, and one for a small spine.
-    warm : bool
-        Worker processes start once their number is known, and load while this one reads and plans.
+    - `workers`: processes; None: the machine's cores, at most two, and one for a small spine.
+    - `warm`: worker processes start once their number is known, and load while this one reads and plans.
     """
 
     def __init__(self, workers: int | None, *, warm: bool = True) -> None:
@@ -126,21 +122,9 @@ def open_backend(
 ) -> Iterator[Backend]:
     """Open the execution backend of a run.
 
-    Parameters
-    ----------
-    engine : str
-        ``local`` or ``spark``.
-    master : str or None
-        URL of a Spark master.
-    folder : Path
-        Of the run, under ``state/`` of the output.
-    warm : bool
-        Whether workers will be needed, so that they may be started early.
-
-    Raises
-    ------
-    EnvironmentFailure
-        If it cannot start.
+    - `engine`: ``local`` or ``spark``.
+    - `folder`: of the run, under ``state/`` of the output.
+    - `warm`: whether workers will be needed, so that they may be started early.
     """
     if engine == "local":
         with LocalBackend(workers, warm=warm) as backend:

@@ -36,15 +36,11 @@ _RECORD = tuple(field.name for field in fields(FamilyRecord))
 class Checkpoints:
     """Finished tasks of one run.
 
-    Parameters
-    ----------
-    binding : str
-        What the tasks are a function of (run, plan, estimator); a file with another one reads as absent.
-    write : callable(Path, bytes)
-        Atomic, durable writer. It goes to other processes.
-    timings : Path, optional
-        Confidential folder for the seconds that families took: the only thing in a result that is a function
-        of more than noisy answers and public data. Without it they are dropped.
+    - `binding`: what the tasks are a function of (run, plan, estimator); a file with another one reads as
+      absent.
+    - `write`: atomic, durable writer. It goes to other processes.
+    - `timings`: confidential folder for the seconds that families took: the only thing in a result that is a
+      function of more than noisy answers and public data. Without it they are dropped.
     """
 
     def __init__(
@@ -135,10 +131,7 @@ def _text(value: object) -> npt.NDArray[np.uint8]:
 class _StoredResult(PartResult):
     """The result of a task, each part of it decoded when it is asked for: most readers want one of them.
 
-    Parameters
-    ----------
-    seconds : bytes
-        Empty, or of another number of families, where times are not known.
+    `seconds`: empty, or of another number of families, where times are not known.
     """
 
     def __init__(self, data: bytes, seconds: bytes) -> None:

@@ -59,18 +59,12 @@ class _InMemory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FinishedTask:
-    """Where the result of a task stands; picklable where results stand in files.
-
-    Parameters
-    ----------
-    results : store of results
-    first, geounits : int
-        Of the geolevel in question, those that the task has done.
-    """
+    """Where the result of a task stands; picklable where results stand in files."""
 
     results: _Results
     stage: int
     number: int
+    # first, geounits: of the geolevel in question, those that the task has done.
     first: int
     geounits: int
 
@@ -85,10 +79,7 @@ class FinishedTask:
 class Estimation:
     """The estimate of a whole spine: formally private.
 
-    Parameters
-    ----------
-    results : store of results
-        Of all tasks, on the way down.
+    `results`: of all tasks, on the way down.
     """
 
     def __init__(self, spine: Spine, stages: tuple[Stage, ...], results: _Results) -> None:
@@ -99,10 +90,7 @@ class Estimation:
     def tasks(self, stage: int, level: int | None = None) -> Iterator[FinishedTask]:
         """Yield where the results of a stage stand, in the spine's order.
 
-        Parameters
-        ----------
-        level : int, optional
-            Geolevel in question, of those that the stage estimates; by default the lowest.
+        `level`: geolevel in question, of those that the stage estimates; by default the lowest.
         """
         cuts = self._stages[stage]
         level = cuts.bottom if level is None else level
@@ -140,12 +128,8 @@ def cut(
 ) -> tuple[Stage, ...]:
     """Cut a run into stages: the same whatever the engine and the number of workers.
 
-    Parameters
-    ----------
-    estimator : str
-        One of :data:`opendas.topdown.model.OWN_ESTIMATORS`, or another package's.
-    model : TreeModel, optional
-        Needed by estimators of the whole tree.
+    - `estimator`: one of :data:`opendas.topdown.model.OWN_ESTIMATORS`, or another package's.
+    - `model`: needed by estimators of the whole tree.
     """
     if estimator == "block-by-block":
         return cut_leaves(spine, constraints.levels[-1].joint)
@@ -170,21 +154,13 @@ def estimate_on(
 ) -> Estimation:
     """Estimate all leaves of a spine.
 
-    Parameters
-    ----------
-    engine : Engine
-        Its worker writes into `checkpoints`, where there are any.
-    counts : ExactCounts or None
-        Confidential counts, handed to the worker's measurement source in slices; None where measurements
-        come from files.
-    estimator : str
-        One of :data:`opendas.topdown.model.OWN_ESTIMATORS`, or another package's.
-    model : TreeModel, optional
-        Of the whole spine; needed by estimators of the whole tree.
-    checkpoints : Checkpoints, optional
-        Files for results; in memory without them.
-    progress : callable(stage name, done, total), optional
-        In leaves, or geounits of the cut that the stage ends at.
+    - `engine`: its worker writes into `checkpoints`, where there are any.
+    - `counts`: confidential counts, handed to the worker's measurement source in slices; None where
+      measurements come from files.
+    - `estimator`: one of :data:`opendas.topdown.model.OWN_ESTIMATORS`, or another package's.
+    - `model`: of the whole spine; needed by estimators of the whole tree.
+    - `checkpoints`: files for results; in memory without them.
+    - `progress` (stage name, done, total): in leaves, or geounits of the cut that the stage ends at.
     """
     stages = cut(spine, constraints, estimator, model)
     results: _Results = checkpoints or _InMemory()
@@ -211,12 +187,7 @@ def estimate_spine(
 ) -> Estimation:
     """Estimate all leaves of a spine on this machine, from counts in memory; see :func:`estimate_on`.
 
-    Parameters
-    ----------
-    histogram : Histogram or None
-        Confidential counts of the leaves in spine order.
-    workers : int
-        Processes.
+    `histogram`: confidential counts of the leaves in spine order.
     """
     counts = None if histogram is None else LeafCounts.on(spine, histogram)
     with LocalEngine(replace(worker, files=checkpoints), workers) as engine:

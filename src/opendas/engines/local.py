@@ -58,16 +58,7 @@ def cores() -> int:
 
 
 def workers_for(leaves: int, cells: int, asked: int | None = None) -> int:
-    """Return how many worker processes a run has: those that were asked for, or what its size is worth.
-
-    Parameters
-    ----------
-    leaves : int
-        Of the spine.
-    cells : int
-        Of the product.
-    asked : int, optional
-    """
+    """Return how many worker processes a run has: those that were asked for, or what its size is worth."""
     if asked is not None:
         return asked
     return 1 if leaves * max(1, cells // LEAF_CELLS) < SMALL_SPINE else default_workers()
@@ -92,16 +83,10 @@ def load(
 ) -> None:
     """Import what a worker will need, and let it do a made task.
 
-    Parameters
-    ----------
-    parent : int
-        Process number of who started it, as it says itself: it may be gone by now.
-    turns : context manager
-        A semaphore of the workers.
-    modules : sequence of str
-        What comes after the tasks.
-    held : mapping of str to (int, int)
-        The output folder of who started it.
+    - `parent`: process number of who started it, as it says itself: it may be gone by now.
+    - `turns`, context manager: a semaphore of the workers.
+    - `modules`: what comes after the tasks.
+    - `held`: the output folder of who started it.
     """
     hold_again(held)
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
@@ -189,12 +174,7 @@ def _interrupts_for_us() -> Iterator[None]:
 class WorkerPool:
     """Worker processes, started when this is made: they load while the caller still reads and plans.
 
-    Parameters
-    ----------
-    workers : int
-        Number of processes.
-    modules : sequence of str
-        What they will need besides: modules that these imports cannot name.
+    `modules`: what they will need besides: modules that these imports cannot name.
     """
 
     def __init__(self, workers: int, modules: Sequence[str] = ()) -> None:
@@ -238,12 +218,8 @@ class WorkerPool:
     ) -> Iterator[tuple[Item, Answer]]:
         """Yield each item with the function's answer, in order of completion; two items a worker wait.
 
-        Parameters
-        ----------
-        function : callable(item)
-        items : iterable
-        more : callable(item), optional
-            Tried instead with an item to which a process says that it lacks something.
+        - `function` (item).
+        - `more` (item): tried instead with an item to which a process says that it lacks something.
         """
         waiting: dict[Future[Answer | _Said], Item] = {}
         for _ in range(self.workers):
@@ -275,14 +251,7 @@ class WorkerPool:
 class LocalEngine:
     """Runs tasks in this process (one worker) or in worker processes.
 
-    Parameters
-    ----------
-    worker : Worker
-        What to do with a task.
-    workers : int
-        Number of processes at work.
-    pool : WorkerPool, optional
-        Processes that run already, of which this engine takes over the end; by default it starts its own.
+    `pool`: processes that run already, of which this engine takes over the end; by default it starts its own.
     """
 
     def __init__(self, worker: Worker, workers: int, pool: WorkerPool | None = None) -> None:

@@ -25,18 +25,10 @@ from opendas.schema.histogram import Histogram
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileSource:
-    """Where a worker's measurements come from: a folder of measurement files; picklable.
+    """Where a worker's measurements come from: a folder of measurement files; picklable."""
 
-    Parameters
-    ----------
-    levels : tuple of MeasuredLevel
-        From the plan of the run, which is public.
-    folder : Path
-        ``measurements/<product>``.
-    """
-
-    levels: tuple[MeasuredLevel, ...]
-    folder: Path
+    levels: tuple[MeasuredLevel, ...]  # from the plan of the run, which is public
+    folder: Path  # ``measurements/<product>``
 
     def open(self, part: Part, table: Histogram | None) -> FileMeasurements:
         """Read the part's measurements; `table` is not looked at."""
@@ -71,11 +63,8 @@ def _read(
 class FileMeasurements:
     """Measurements of part of a spine; a :class:`opendas.measurement.family.MeasurementSource`.
 
-    Parameters
-    ----------
-    blocks : mapping of level number to (answers, place of each geounit in them)
-    first : mapping of level number to int
-        Index, in the whole spine, of the first geounit of each block.
+    - `blocks`, level number -> (answers, place of each geounit in them).
+    - `first`, level number -> int: index, in the whole spine, of the first geounit of each block.
     """
 
     __slots__ = ("_blocks", "_first", "_levels")
@@ -95,10 +84,7 @@ class FileMeasurements:
     ) -> FamilyMeasurement:
         """Return the noisy answers that touch a support.
 
-        Raises
-        ------
-        FormatError
-            If an answer is not in the files: they hold only what another estimate used.
+        Raises `FormatError` if an answer is not in the files: they hold only what another estimate used.
         """
         measured = self._levels[level]
         start = first - self._first[level]
@@ -113,10 +99,7 @@ class FileMeasurements:
     def full(self, level: int, first: int, geounits: int) -> list[Ints]:
         """Return all noisy answers of consecutive geounits (see :class:`MeasurementSource`).
 
-        Raises
-        ------
-        FormatError
-            If the files hold only what another estimate used.
+        Raises `FormatError` if the files hold only what another estimate used.
         """
         measured = self._levels[level]
         start = first - self._first[level]
@@ -179,13 +162,7 @@ def _searched(
 
 
 def check_measurement_files(levels: tuple[MeasuredLevel, ...], spine: Spine, folder: Path) -> None:
-    """Check that the files of `folder` are those of a plan: geounits, queries and noise.
-
-    Raises
-    ------
-    FormatError
-        Naming the geolevel that differs.
-    """
+    """Check that the files of `folder` are those of a plan: geounits, queries and noise."""
     for measured, level in zip(levels, spine.levels, strict=True):
         if not measured.queries:
             continue

@@ -61,16 +61,7 @@ def family_batch(
 ) -> Any:
     """Return the records of a task as rows.
 
-    Parameters
-    ----------
-    records : sequence of FamilyRecord
-    seconds : float (len(records),) or None
-        Wall time of each family, where it was taken.
-    stage, task : int
-
-    Returns
-    -------
-    pyarrow.RecordBatch
+    `seconds`, float (len(records),) or None: wall time of each family, where it was taken.
     """
     count = len(records)
     if seconds is not None and len(seconds) != count:
@@ -130,15 +121,7 @@ def family_table(path: Path) -> Iterator[FamilyTable]:
 
     A few rows at a time are in memory.
 
-    Parameters
-    ----------
-    path : Path
-        ``confidential/timings/<product>_families.parquet``.
-
-    Raises
-    ------
-    EnvironmentFailure
-        If the disk is full, or a permission is missing.
+    `path`: ``confidential/timings/<product>_families.parquet``.
     """
     with parquet_sink(path, SCHEMA) as sink:
         table = FamilyTable(sink)
@@ -162,20 +145,12 @@ _VALUES_AT_ONCE = 1 << 22
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _LevelNoise:
-    """Variances of one geolevel's noise, geounit by geounit when asked.
-
-    Parameters
-    ----------
-    queries : tuple of str
-    by_multiple : float64 (c, q)
-        Per budget multiple and query group; infinite without budget.
-    which : int64 (g,)
-        Multiple of each geounit.
-    """
+    """Variances of one geolevel's noise, geounit by geounit when asked."""
 
     queries: tuple[str, ...]
+    # (c, q): per budget multiple and query group; infinite without budget.
     by_multiple: npt.NDArray[np.float64]
-    which: npt.NDArray[np.int64]
+    which: npt.NDArray[np.int64]  # (g,): multiple of each geounit
 
     @classmethod
     def of(cls, plan: MeasurementPlan, level: int) -> _LevelNoise:
@@ -195,25 +170,14 @@ class _LevelNoise:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UsedFile:
-    """The file of the noisy answers of one geolevel that estimation read, with all that it takes.
-
-    Parameters
-    ----------
-    path : Path
-    level : int
-    metadata : mapping
-    geocodes : bytes array (g,)
-    noise : _LevelNoise
-    parts : tuple of FinishedTask
-        Results of tasks, in the spine's order.
-    """
+    """The file of the noisy answers of one geolevel that estimation read, with all that it takes."""
 
     path: Path
     level: int
     metadata: Mapping[str, object]
-    geocodes: npt.NDArray[np.bytes_]
+    geocodes: npt.NDArray[np.bytes_]  # (g,)
     noise: _LevelNoise
-    parts: tuple[FinishedTask, ...]
+    parts: tuple[FinishedTask, ...]  # results of tasks, in the spine's order
 
     def write(self) -> None:
         """Write the file, a task's part at a time."""
@@ -231,35 +195,20 @@ class UsedFile:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """What the certificate says of families.
-
-    Parameters
-    ----------
-    families, fallbacks : int
-    failsafe : tuple of mappings
-        Records of families that the failsafe relaxed, by level and place on the spine.
-    """
+    """What the certificate says of families."""
 
     families: int
     fallbacks: int
+    # Records of families that the failsafe relaxed, by level and place on the spine.
     failsafe: tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FamilyFile:
-    """The file of how families were solved and how long they took, with all that it takes.
+    """The file of how families were solved and how long they took, with all that it takes."""
 
-    Parameters
-    ----------
-    path : Path
-        Under ``confidential/timings``.
-    geolevels : tuple of str
-        From the top.
-    tasks : tuple of FinishedTask
-    """
-
-    path: Path
-    geolevels: tuple[str, ...]
+    path: Path  # under ``confidential/timings``
+    geolevels: tuple[str, ...]  # from the top
     tasks: tuple[FinishedTask, ...]
 
     def write(self) -> Solved:
@@ -320,13 +269,7 @@ def write_full(folder: Path, plan: MeasurementPlan, draw: Draw, progress: Progre
 
 
 class Leaves:
-    """Estimates of leaves at positions of the frame, read from the results of tasks as they are asked for.
-
-    Parameters
-    ----------
-    estimation : Estimation
-    spine : Spine
-    """
+    """Estimates of leaves at positions of the frame, read from the results of tasks as they are asked for."""
 
     def __init__(self, estimation: Estimation, spine: Spine) -> None:
         self._place = spine.place_of_leaf

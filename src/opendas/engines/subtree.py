@@ -29,62 +29,35 @@ from opendas.topdown.model import Family, FamilyEstimate, FamilyRecord
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartLevel:
-    """Consecutive geounits of one geolevel.
+    """Consecutive geounits of one geolevel."""
 
-    Parameters
-    ----------
-    level : int
-        Number of the geolevel, 0 at the top.
-    first : int
-        Index of the first geounit in its level.
-    geocodes : bytes array (g,)
-    child_starts : int64 (g + 1,) or None
-        Children of geounit ``i`` are ``child_starts[i]:child_starts[i + 1]`` of the next level of the part;
-        None at the bottom.
-    """
-
-    level: int
-    first: int
-    geocodes: Codes
+    level: int  # number of the geolevel, 0 at the top
+    first: int  # index of the first geounit in its level
+    geocodes: Codes  # (g,)
+    # (g + 1,): children of geounit ``i`` are ``child_starts[i]:child_starts[i + 1]`` of the next level of the
+    # part; None at the bottom.
     child_starts: Ints | None
     constraints: LevelConstraints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """The public side of a task.
+    """The public side of a task."""
 
-    Parameters
-    ----------
-    levels : tuple of PartLevel
-        Top first. With `parents`, the top level is already estimated; without, its geounits are roots.
-    parents : Histogram or None
-        Fixed integer estimates of the top level; its constraints then have no meaning.
-    """
-
+    # Top first. With `parents`, the top level is already estimated; without, its geounits are roots.
     levels: tuple[PartLevel, ...]
+    # Fixed integer estimates of the top level; its constraints then have no meaning.
     parents: Histogram | None
 
 
 @dataclass(frozen=True, eq=False)
 class PartResult:
-    """What a task gives, on its way down: formally private, but for the seconds.
+    """What a task gives, on its way down: formally private, but for the seconds."""
 
-    Parameters
-    ----------
-    estimates : Histogram
-        One row per geounit of the part's bottom level.
-    used : UsedColumns
-        Noisy answers that families read.
-    records : tuple of FamilyRecord
-        How each family was solved.
-    seconds : float32 (families,)
-        Wall time of each family; not a number where it is not known. Confidential.
-    """
-
-    estimates: Histogram
-    used: UsedColumns
-    records: tuple[FamilyRecord, ...]
+    estimates: Histogram  # one row per geounit of the part's bottom level
+    used: UsedColumns  # noisy answers that families read
+    records: tuple[FamilyRecord, ...]  # how each family was solved
+    # (families,): wall time of each family; not a number where it is not known. Confidential.
     seconds: npt.NDArray[np.float32]
 
 
@@ -107,17 +80,11 @@ def estimate_part(
 ) -> PartResult:
     """Estimate every family of a part, level by level from the top.
 
-    Parameters
-    ----------
-    rules : sequence of LevelRules
-        By level number of the whole spine.
-    failsafe : bool
-        Relax the parent equality of an infeasible family, and record it.
-    keep_used : bool
-        Return the noisy answers of the cells that families could use.
-    information : mapping of level number to Information, optional
-        What is known of the geounits of some levels of the part, with all that was measured below them;
-        families of these are estimated from it.
+    - `rules`: by level number of the whole spine.
+    - `failsafe`: relax the parent equality of an infeasible family, and record it.
+    - `keep_used`: return the noisy answers of the cells that families could use.
+    - `information`, level number -> Information: what is known of the geounits of some levels of the part,
+      with all that was measured below them; families of these are estimated from it.
     """
     used: list[UsedAnswers] = []
     shown: list[_Read] = []

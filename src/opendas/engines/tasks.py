@@ -43,51 +43,28 @@ LEAST_CELLS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Subtrees between two cuts.
+    """Subtrees between two cuts."""
 
-    Parameters
-    ----------
-    top, bottom : int
-        Level numbers; the geounits of `top` are already estimated, unless they are roots.
-    roots : bool
-        The geounits of `top` have no parent and are estimated in this stage.
-    cuts : tuple of int
-        Task ``t`` holds the geounits ``cuts[t]:cuts[t + 1]`` of `top`.
-    up : tuple of int
-        The same of tasks on the way up.
-    """
-
+    # top, bottom: level numbers; the geounits of `top` are already estimated, unless they are roots.
     top: int
     bottom: int
-    roots: bool
-    cuts: tuple[int, ...]
-    up: tuple[int, ...] = ()
+    roots: bool  # the geounits of `top` have no parent and are estimated in this stage
+    cuts: tuple[int, ...]  # task ``t`` holds the geounits ``cuts[t]:cuts[t + 1]`` of `top`
+    up: tuple[int, ...] = ()  # the same of tasks on the way up
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """One unit of work.
-
-    Parameters
-    ----------
-    part : Part
-        Public.
-    table : Histogram or None
-        Confidential counts of the part's bottom level; None where measurements come from files.
-    up : bool
-        Tell what lies below the part's top, rather than estimate.
-    model : TreeModel or None
-        Of the part's geounits; for the informed estimator. Public.
-    below : BelowPart or None
-        What lies below the part's bottom level; for the informed estimator, None above leaves.
-    """
+    """One unit of work."""
 
     stage: int
     number: int
-    part: Part
+    part: Part  # public
+    # Confidential counts of the part's bottom level; None where measurements come from files.
     table: Histogram | None
-    up: bool = False
-    model: TreeModel | None = None
+    up: bool = False  # tell what lies below the part's top, rather than estimate
+    model: TreeModel | None = None  # Of the part's geounits; for the informed estimator. Public.
+    # What lies below the part's bottom level; for the informed estimator, None above leaves.
     below: BelowPart | None = None
 
 
@@ -121,15 +98,10 @@ def cut_spine(
 ) -> tuple[Stage, ...]:
     """Cut a spine into stages for a top-down estimator.
 
-    Parameters
-    ----------
-    joint : JointTotal, optional
-        Totals that roots hold together.
-    kept : int
-        Cut at every geolevel with at most so many geounits: the informed estimator keeps what lies below a
-        cut, and must read again what lies between two.
-    cells : int
-        Of the product: the work of a geounit on the way up.
+    - `joint`: totals that roots hold together.
+    - `kept`: cut at every geolevel with at most so many geounits: the informed estimator keeps what lies
+      below a cut, and must read again what lies between two.
+    - `cells`: of the product: the work of a geounit on the way up.
     """
     group = None if joint is None else joint.group
     last = len(spine.levels) - 1
@@ -165,10 +137,7 @@ def cut_spine(
 def cut_leaves(spine: Spine, joint: JointTotal | None = None) -> tuple[Stage, ...]:
     """Cut the leaves into one stage of roots, for the block-by-block estimator.
 
-    Parameters
-    ----------
-    joint : JointTotal, optional
-        Totals that leaves hold together.
+    `joint`: totals that leaves hold together.
     """
     last = len(spine.levels) - 1
     weights = np.ones(len(spine.leaf), np.int64)
@@ -187,12 +156,8 @@ def make_part(
 ) -> tuple[Part, int, int]:
     """Return the part below geounits ``start:stop`` of a stage's top, and its range at the bottom.
 
-    Parameters
-    ----------
-    child_starts : sequence of int64 arrays
-        ``spine.child_starts(level)`` of every level but the leaves.
-    parents : Histogram or None
-        Estimates of all geounits of the stage's top.
+    - `child_starts`: ``spine.child_starts(level)`` of every level but the leaves.
+    - `parents`: estimates of all geounits of the stage's top.
     """
     levels = []
     low, high = start, stop

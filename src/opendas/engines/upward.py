@@ -29,21 +29,14 @@ MOST_KEPT = 64 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matrices:
-    """Operators of consecutive geounits as plain arrays, without the rows and columns that are zero.
+    """Operators of consecutive geounits as plain arrays, without the rows and columns that are zero."""
 
-    Parameters
-    ----------
-    rows : tuple of bool (u, k d)
-        For each dimension of blocks, the rows that are not zero in all blocks of a different operator.
-    values : tuple of float64 (e,)
-        What stands in these rows and columns, block by block, one operator after the other.
-    which : int64 (g,)
-        That of each geounit.
-    """
-
+    # (u, k d): for each dimension of blocks, the rows that are not zero in all blocks of a different
+    # operator.
     rows: tuple[Bools, ...]
+    # (e,): what stands in these rows and columns, block by block, one operator after the other.
     values: tuple[Floats, ...]
-    which: Ints
+    which: Ints  # (g,): that of each geounit
 
     @classmethod
     def of(cls, operators: Operators) -> Matrices:
@@ -95,17 +88,10 @@ def _squares(rows: Bools, stack: Floats) -> Bools:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vectors:
-    """Cell vectors of consecutive geounits, without the dense categories that are zero.
+    """Cell vectors of consecutive geounits, without the dense categories that are zero."""
 
-    Parameters
-    ----------
-    rows : bool (g, k)
-    values : float64 (r, e)
-        Of each category that is not zero, in order.
-    """
-
-    rows: Bools
-    values: Floats
+    rows: Bools  # (g, k)
+    values: Floats  # (r, e): of each category that is not zero, in order
 
     @classmethod
     def of(cls, domain: Domain, x: Floats) -> Vectors:
@@ -289,12 +275,8 @@ def upward_messages(
 ) -> BelowPart:
     """Return what all measurements at and below the geounits of a part's top say about them.
 
-    Parameters
-    ----------
-    part : Part
-        With at least two levels.
-    below : BelowPart or None
-        What is known of the part's bottom level; None where these are leaves.
+    - `part`: with at least two levels.
+    - `below`: what is known of the part's bottom level; None where these are leaves.
     """
     known = None if below is None else below.within(model.domain)
     statistics = up_statistics(model, _ranges(part.levels), source.full, known, _sums(model, source))

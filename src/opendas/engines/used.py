@@ -19,24 +19,12 @@ Integers = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UsedColumns:
-    """Noisy answers of many families.
+    """Noisy answers of many families."""
 
-    Parameters
-    ----------
-    names : tuple of str
-        Query groups.
-    numbers : int64 (f, 5)
-        Level, first geounit, geounits, query group (its place in `names`) and rows used.
-    rows : integers
-        Rows used, one pair after the other.
-    values : integers
-        Answers, one pair after the other, geounit by geounit.
-    """
-
-    names: tuple[str, ...]
-    numbers: Ints
-    rows: Integers
-    values: Integers
+    names: tuple[str, ...]  # query groups
+    numbers: Ints  # (f, 5): level, first geounit, geounits, query group (its place in `names`) and rows used
+    rows: Integers  # rows used, one pair after the other
+    values: Integers  # answers, one pair after the other, geounit by geounit
 
     @classmethod
     def of(cls, used: Sequence[UsedAnswers]) -> UsedColumns:
@@ -73,16 +61,10 @@ class UsedColumns:
     def of_query(self, level: int, query: str, first: int, geounits: int) -> tuple[Ints, Ints, Ints]:
         """Return what was used of one query group, geounit by geounit.
 
-        Parameters
-        ----------
-        first, geounits : int
-            Consecutive geounits of the level, all that were used among them.
-
-        Returns
-        -------
-        offsets : int64 (g + 1,)
-            Geounit ``i`` has the entries ``offsets[i]:offsets[i + 1]`` of what follows.
-        rows, values : int64 (entries,)
+        - `first`, `geounits`: consecutive geounits of the level, all that were used among them.
+        - Returns `offsets` (g + 1,): geounit ``i`` has the entries ``offsets[i]:offsets[i + 1]`` of what
+          follows.
+        - Returns `rows`, `values` (entries,).
         """
         lengths = np.zeros(geounits, dtype=np.int64)
         _, starts, children, name, used = self.numbers.T

@@ -33,16 +33,10 @@ class SourceSpec(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class KeyedSource:
-    """Measurements taken on the spot from confidential counts.
-
-    Parameters
-    ----------
-    key : bytes
-        The derived noise key of the run. Confidential.
-    """
+    """Measurements taken on the spot from confidential counts."""
 
     levels: tuple[MeasuredLevel, ...]
-    key: bytes
+    key: bytes  # The derived noise key of the run. Confidential.
 
     def open(self, part: Part, table: Histogram | None) -> MeasurementSource:
         """Aggregate the part's counts up its levels and return its noisy measurements."""
@@ -76,19 +70,13 @@ def _taken(
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Worker:
-    """The work of a run: the same object in every process.
-
-    Parameters
-    ----------
-    files : Checkpoints, optional
-        Where results go; without, they are returned.
-    """
+    """The work of a run: the same object in every process."""
 
     rules: tuple[LevelRules, ...]
     source: SourceSpec
     failsafe: bool
     keep_used: bool
-    files: Checkpoints | None = None
+    files: Checkpoints | None = None  # where results go; without, they are returned
 
     def __call__(self, task: Task) -> TaskResult | None:
         """Do one task; None where its result went to a file. BLAS runs on one thread: sums have one order."""

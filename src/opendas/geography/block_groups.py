@@ -40,11 +40,8 @@ def group(
 ) -> Partitions:
     """Insert a level of groups above `level`: geounits of one parent whose key is the same, in order.
 
-    Parameters
-    ----------
-    key : int64 (b,)
-        Geounits of `level` are alike if they hold the same set of keys.
-    fanout_cutoff : int, >= 1
+    - `key` (b,): geounits of `level` are alike if they hold the same set of keys.
+    - `fanout_cutoff`, >= 1.
 
     Notes
     -----

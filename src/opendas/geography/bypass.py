@@ -70,16 +70,7 @@ def bypass_only_children(spine: Spine, level_shares: Sequence[Fraction]) -> Spin
     The rule under the Gaussian mechanism: an only child equals its parent, so what it would measure is never
     used (Observation 1 of the paper); with two children or more some variance would grow.
 
-    Parameters
-    ----------
-    level_shares : sequence of Fraction
-        Share of each level, top first. A parent whose level has no share is left alone: its level has no
-        query groups to spend a share on.
-
-    Raises
-    ------
-    BudgetError
-        If the shares along a path do not sum to one, before or after.
+    Raises `BudgetError` if the shares along a path do not sum to one, before or after.
 
     Notes
     -----
@@ -103,15 +94,10 @@ def bypass_general(
     The rule under pure differential privacy: with c children, ``2 min(share of a child) >= (c - 1) share of
     the parent``. No expected squared error of the least-squares estimate grows.
 
-    Parameters
-    ----------
-    level_shares : sequence of Fraction
-        Share of each level, top first.
-    top : int, >= 1
-        Topmost level whose geounits may be replaced. Above it, and at roots, only an only child's share
-        moves: a root stays one, and a geounit with an invariant keeps it.
-    largest_family : int
-        A parent is not bypassed if its own parent would then have more children.
+    - `level_shares`: share of each level, top first.
+    - `top`, >= 1: topmost level whose geounits may be replaced. Above it, and at roots, only an only child's
+      share moves: a root stays one, and a geounit with an invariant keeps it.
+    - `largest_family`: a parent is not bypassed if its own parent would then have more children.
 
     Notes
     -----

@@ -30,21 +30,11 @@ GQ_COLUMNS = tuple(f"gq{k}" for k in range(1, 8))
 
 @dataclass(frozen=True, slots=True)
 class LevelRule:
-    """How one geolevel's code is found from a leaf: by a code prefix or a column.
+    """How one geolevel's code is found from a leaf: by a code prefix or a column."""
 
-    Parameters
-    ----------
-    name : str
-        Geolevel.
-    prefix : int or None
-        Number of leading characters of the leaf geocode; 0 is one root for all.
-    column : str or None
-        Column of the frame with the code.
-    """
-
-    name: str
-    prefix: int | None = None
-    column: str | None = None
+    name: str  # geolevel
+    prefix: int | None = None  # number of leading characters of the leaf geocode; 0 is one root for all
+    column: str | None = None  # column of the frame with the code
 
 
 def numbered(column: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Ints]:
@@ -67,21 +57,11 @@ def numbered(column: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grouping:
-    """Leaves by their geounit at a geolevel, or their area of an entity category.
+    """Leaves by their geounit at a geolevel, or their area of an entity category."""
 
-    Parameters
-    ----------
-    geolevel : str
-        Geolevel or entity category.
-    geocodes : bytes array (g,)
-        Ascending; those of :meth:`of` have a leaf each, of others see :meth:`with_areas`.
-    of_leaf : int64 (leaves,)
-        Geounit of each leaf, -1 where an entity category has none.
-    """
-
-    geolevel: str
-    geocodes: Codes
-    of_leaf: Ints
+    geolevel: str  # geolevel or entity category
+    geocodes: Codes  # (g,): ascending; those of :meth:`of` have a leaf each, of others see :meth:`with_areas`
+    of_leaf: Ints  # (leaves,): geounit of each leaf, -1 where an entity category has none
 
     @classmethod
     def of(cls, geolevel: str, codes: Codes) -> Grouping:

@@ -34,18 +34,10 @@ _BEYOND = 1 << 40
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memberships:
-    """Which leaves lie in which entities, as pairs; a leaf may lie in several entities.
+    """Which leaves lie in which entities, as pairs; a leaf may lie in several entities."""
 
-    Parameters
-    ----------
-    entity : int64 (pairs,)
-        Entity, numbered from 0.
-    leaf : int64 (pairs,)
-        Leaf, numbered in the order of the spine.
-    """
-
-    entity: Ints
-    leaf: Ints
+    entity: Ints  # (pairs,): entity, numbered from 0
+    leaf: Ints  # (pairs,): leaf, numbered in the order of the spine
 
     def __post_init__(self) -> None:
         if self.entity.shape != self.leaf.shape or self.entity.ndim != 1:
@@ -56,44 +48,24 @@ class Memberships:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SubtreeCosts:
-    """The ``c`` and ``c'`` of every touched geounit of one level, sorted by entity, then geounit.
+    """The ``c`` and ``c'`` of every touched geounit of one level, sorted by entity, then geounit."""
 
-    Parameters
-    ----------
-    entity, geounit : int64 (pairs,)
-        Pairs that share at least one leaf; every other geounit has ``c = 0`` and ``c' = 1``.
-    inside : int64 (pairs,)
-        ``c``: cost of the part of the geounit inside the entity.
-    outside : int64 (pairs,)
-        ``c'``: cost of the part of the geounit outside the entity.
-    """
-
+    # entity, geounit (pairs,): pairs that share at least one leaf; every other geounit has ``c = 0`` and ``c'
+    # = 1``.
     entity: Ints
     geounit: Ints
-    inside: Ints
-    outside: Ints
+    inside: Ints  # (pairs,): ``c``: cost of the part of the geounit inside the entity
+    outside: Ints  # (pairs,): ``c'``: cost of the part of the geounit outside the entity
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EntityDistances:
-    """Distances of the entities of one category, with the reductions of Algorithm 1.
+    """Distances of the entities of one category, with the reductions of Algorithm 1."""
 
-    Parameters
-    ----------
-    category : str
-        Entity category, for instance ``"place"``.
-    codes : bytes array (entities,)
-        Entities with at least one leaf, ascending.
-    distance : int64 (entities,)
-        Least number of geounits added or subtracted.
-    leaves : int64 (entities,)
-        Leaves in each entity.
-    """
-
-    category: str
-    codes: Codes
-    distance: Ints
-    leaves: Ints
+    category: str  # entity category, for instance ``"place"``
+    codes: Codes  # (entities,): entities with at least one leaf, ascending
+    distance: Ints  # (entities,): least number of geounits added or subtracted
+    leaves: Ints  # (entities,): leaves in each entity
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -112,17 +84,8 @@ class EntityDistances:
 def entity_distances(spine: Spine, codes: Codes, category: str = "") -> EntityDistances:
     """Return the distance of every entity of one category from a spine.
 
-    Parameters
-    ----------
-    codes : bytes array (leaves,)
-        Entity of each leaf, in the order of the frame; the empty code means none.
-    category : str
-        Name that the result carries.
-
-    Raises
-    ------
-    GeographyError
-        If there is not one code per leaf.
+    - `codes` (leaves,): entity of each leaf, in the order of the frame; the empty code means none.
+    - `category`: name that the result carries.
 
     Notes
     -----
@@ -142,10 +105,7 @@ def entity_distances(spine: Spine, codes: Codes, category: str = "") -> EntityDi
 def memberships_of(codes: Codes) -> tuple[Codes, Memberships]:
     """Return the entity codes of one category, ascending, and the pairs; the empty code is no entity.
 
-    Parameters
-    ----------
-    codes : bytes array (leaves,)
-        In the order of the leaves.
+    `codes` (leaves,): in the order of the leaves.
     """
     grouping = Grouping.of("", codes)
     leaf = grouping.members
@@ -155,18 +115,10 @@ def memberships_of(codes: Codes) -> tuple[Codes, Memberships]:
 def distances(parents: Sequence[Ints], leaf_count: int, memberships: Memberships, entities: int) -> Ints:
     """Return each entity's distance from a spine: the costs of its parts, added over the roots.
 
-    Parameters
-    ----------
-    parents : sequence of int64 arrays
-        For each level below the roots down to the leaves, the parent of each geounit in the level above,
-        non-decreasing. Empty if the leaves are the roots.
-    entities : int
-        Number of entities; one without a leaf has distance 0.
-
-    Returns
-    -------
-    int64 (entities,)
-        An entity in several roots costs the sum over the roots.
+    - `parents`: for each level below the roots down to the leaves, the parent of each geounit in the level
+      above, non-decreasing. Empty if the leaves are the roots.
+    - `entities`: number of entities; one without a leaf has distance 0.
+    - Returns (entities,): an entity in several roots costs the sum over the roots.
 
     Notes
     -----
@@ -185,17 +137,8 @@ def subtree_costs(
 ) -> SubtreeCosts:
     """Return ``c`` and ``c'`` of every touched geounit of one level.
 
-    Parameters
-    ----------
-    parents, leaf_count, memberships
-        As in `distances`.
-    level : int
-        0 for the roots, ``len(parents)`` for the leaves.
-
-    Raises
-    ------
-    GeographyError
-        If the children of one parent are not consecutive, a leaf is unknown, or a pair comes twice.
+    - `parents`, `leaf_count`, `memberships`: as in `distances`.
+    - `level`: 0 for the roots, ``len(parents)`` for the leaves.
     """
     costs = _leaf_costs(memberships, leaf_count)
     below = leaf_count
@@ -238,18 +181,11 @@ def parent_costs(costs: SubtreeCosts, parent: Ints) -> SubtreeCosts:
 def outside_costs(parents: Sequence[Ints], costs: SubtreeCosts) -> tuple[Ints, Ints]:
     """Return what the entities cost outside a geounit: the distance is ``min(a + c, b + c')``.
 
-    Parameters
-    ----------
-    parents : sequence of int64 arrays
-        As in `distances`, but down to the level of `costs` only; empty where its geounits are the roots.
-    costs : SubtreeCosts
-        All pairs of the entities in it; ``c`` and ``c'`` of the pair itself do not matter.
-
-    Returns
-    -------
-    a, b : int64 (pairs,)
-        With the geounits above summing to 0 and to 1 on the geounit. In a root, where nothing is above, ``b``
-        is beyond every distance.
+    - `parents`: as in `distances`, but down to the level of `costs` only; empty where its geounits are the
+      roots.
+    - `costs`: all pairs of the entities in it; ``c`` and ``c'`` of the pair itself do not matter.
+    - Returns `a`, `b` (pairs,): with the geounits above summing to 0 and to 1 on the geounit. In a root,
+      where nothing is above, ``b`` is beyond every distance.
     """
     levels = [costs]
     for parent in reversed(parents):

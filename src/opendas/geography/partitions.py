@@ -22,26 +22,13 @@ from opendas.geography.spine import Spine, SpineLevel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """One level: the leaves divided into geounits.
+    """One level: the leaves divided into geounits."""
 
-    Parameters
-    ----------
-    name : str
-        Geolevel.
-    label : int64 (b,)
-        Number of the geounit that each leaf lies in; every number from 0 occurs.
-    codes : bytes array (k,)
-        Geocode of each geounit.
-    official : bool
-        The geounits are those of the published geography, undivided.
-    whole : int64 (k,) or None
-        At the topmost level with parts of official geounits: number of the one that each is a part of.
-    """
-
-    name: str
-    label: Ints
-    codes: Codes
-    official: bool = True
+    name: str  # geolevel
+    label: Ints  # (b,): number of the geounit that each leaf lies in; every number from 0 occurs
+    codes: Codes  # (k,): geocode of each geounit
+    official: bool = True  # the geounits are those of the published geography, undivided
+    # (k,): at the topmost level with parts of official geounits: number of the one that each is a part of.
     whole: Ints | None = None
 
     def __len__(self) -> int:
@@ -50,16 +37,10 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partitions:
-    """The levels of a spine to be, the top first and the leaves last.
-
-    Parameters
-    ----------
-    levels : tuple of Partition
-        The last one has one geounit a leaf.
-    """
+    """The levels of a spine to be, the top first and the leaves last."""
 
     frame: Frame
-    levels: tuple[Partition, ...]
+    levels: tuple[Partition, ...]  # the last one has one geounit a leaf
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,13 +48,7 @@ class Partitions:
         return tuple(partition.name for partition in self.levels)
 
     def index(self, name: str, why: str) -> int:
-        """Return the place of a level.
-
-        Raises
-        ------
-        ConfigError
-            If there is none of that name; `why` says who asked.
-        """
+        """Return the place of a level."""
         if name not in self.names:
             raise ConfigError(
                 f"[geography] spine: {why} needs the level {name!r}, which the spine does not have at that "
@@ -102,10 +77,7 @@ class Partitions:
     def spine(self) -> Spine:
         """Return the finished spine, every budget share its level's own.
 
-        Raises
-        ------
-        GeographyError
-            If a geounit lies in two parents.
+        Raises `GeographyError` if a geounit lies in two parents.
         """
         order = np.lexsort(tuple(partition.label for partition in reversed(self.levels)))
         levels: list[SpineLevel] = []
@@ -152,15 +124,8 @@ def _refuse_two_parents(partition: Partition, found: Ints) -> None:
 def combine(columns: Sequence[npt.NDArray[Any]]) -> Ints:
     """Number the combinations of values of several columns, in lexicographic order.
 
-    Parameters
-    ----------
-    columns : sequence of arrays (b,)
-        Integers or bytes.
-
-    Returns
-    -------
-    int64 (b,)
-        Equal where all columns are equal; every number from 0 occurs.
+    - `columns` (b,): integers or bytes.
+    - Returns (b,): equal where all columns are equal; every number from 0 occurs.
     """
     found: Ints | None = None
     for column in columns:
@@ -184,13 +149,7 @@ def official_partitions(frame: Frame) -> Partitions:
 
 
 def standard_spine(frame: Frame) -> Spine:
-    """Build the spine of the official geolevels.
-
-    Raises
-    ------
-    GeographyError
-        If a geounit lies in two parents.
-    """
+    """Build the spine of the official geolevels."""
     return official_partitions(frame).spine()
 
 
@@ -209,15 +168,7 @@ def divide_into_parts(partitions: Partitions, top: str, inside: Bools) -> Partit
     side only is that part;
     an empty part does not exist. Geocodes get ``1`` (inside) or ``0`` in front, as in production.
 
-    Parameters
-    ----------
-    inside : bool (b,)
-
-    Raises
-    ------
-    ConfigError
-        If there is no such level, it is the leaf level or not as published, or the partitions is divided
-        already.
+    `inside` (b,).
     """
     position = _above_leaves(partitions, top, "the division into parts")
     if any(partition.whole is not None for partition in partitions.levels):
@@ -243,12 +194,8 @@ def divide_into_parts(partitions: Partitions, top: str, inside: Bools) -> Partit
 def split(partitions: Partitions, level: str, key: Ints, name: str | None = None) -> Partitions:
     """Divide the geounits of a level, and of those between it and the leaves, where `key` differs.
 
-    Parameters
-    ----------
-    key : int64 (b,)
-        For instance :func:`combine` of entity codes.
-    name : str, optional
-        New name of the level.
+    - `key` (b,): for instance :func:`combine` of entity codes.
+    - `name`: new name of the level.
     """
     position = _above_leaves(partitions, level, "the step split")
     if name is not None and name != level and name in partitions.names:

@@ -27,20 +27,12 @@ PUERTO_RICO = b"72"
 def prim_columns(frame: Frame, cousub: Codes, place: Codes, strong: Bools) -> list[Codes]:
     """Return the codes whose combinations within a county are its prims; the empty code means none.
 
-    Parameters
-    ----------
-    cousub, place : bytes (b,)
-        Areas that the leaves lie in.
-    strong : bool (b,)
-        Leaves in states whose county subdivisions are governments: what decides where the frame knows no
-        functional status of a subdivision.
-
-    Returns
-    -------
-    list of two bytes (b,)
-        County subdivisions, in the counties of which one functions, and incorporated places. A place whose
-        status the frame does not know counts as incorporated. Puerto Rico has neither: there a prim is a
-        county.
+    - `cousub`, `place` (b,): areas that the leaves lie in.
+    - `strong` (b,): leaves in states whose county subdivisions are governments: what decides where the frame
+      knows no functional status of a subdivision.
+    - Returns (b,): county subdivisions, in the counties of which one functions, and incorporated places. A
+      place whose status the frame does not know counts as incorporated. Puerto Rico has neither: there a prim
+      is a county.
     """
     governed = frame.geocodes.astype("S2") != PUERTO_RICO
     counties, county = numbered(frame.geocodes.astype("S5"))

@@ -70,47 +70,26 @@ _SCHOOL_DISTRICTS = ("sduni", "sdsec", "sdelm")
 
 @dataclass(frozen=True, slots=True)
 class SpineStep:
-    """One step of a recipe; which parameters matter depends on `step`.
+    """One step of a recipe; which parameters matter depends on `step`."""
 
-    Parameters
-    ----------
-    step : str
-        ``aian``, ``split``, ``intersect``, ``group``, ``block_groups``, ``tract_groups``, ``prims``,
-        ``tract_subsets``, ``tract_subset_groups`` or ``bypass``.
-    level : str, optional
-        Level that the step works on: divided from there down (``aian``, ``split``), or grouped (``group``).
-    name : str, optional
-        Name of the level that the step makes, or new name of the level that it splits.
-    areas : str, optional
-        ``aian``: entity category whose codes decide, by default ``aianhh``.
-    codes : tuple of str, optional
-        ``aian``: codes and ranges of codes; by default those of production for ``aianhh``, any for others.
-    entities : tuple of str, optional
-        Entity categories, or official geolevels, whose combinations decide.
-    fanout_cutoff : int, >= 1
-    entity_threshold : int, >= 0
-        ``tract_groups``, method ``production``: distance from which an entity is brought closer.
-    off_by_one : bool
-        Groups may hold one more, as production's did.
-    rule : str
-        ``block_groups`` without entities: one of :data:`BLOCK_GROUP_RULES`.
-    method : str
-        ``tract_groups``: one of :data:`opendas.geography.tract_groups.METHODS`.
-    largest_family : int
-        ``bypass`` under pure differential privacy: most siblings that it may leave.
-    """
-
+    # ``aian``, ``split``, ``intersect``, ``group``, ``block_groups``, ``tract_groups``, ``prims``,
+    # ``tract_subsets``, ``tract_subset_groups`` or ``bypass``.
     step: str
+    # Level that the step works on: divided from there down (``aian``, ``split``), or grouped (``group``).
     level: str | None = None
-    name: str | None = None
-    areas: str | None = None
+    name: str | None = None  # name of the level that the step makes, or new name of the level that it splits
+    areas: str | None = None  # ``aian``: entity category whose codes decide, by default ``aianhh``
+    # ``aian``: codes and ranges of codes; by default those of production for ``aianhh``, any for others.
     codes: tuple[str, ...] | None = None
+    # Entity categories, or official geolevels, whose combinations decide.
     entities: tuple[str, ...] | None = None
-    fanout_cutoff: int = 12
+    fanout_cutoff: int = 12  # >= 1
+    # >= 0: ``tract_groups``, method ``production``: distance from which an entity is brought closer.
     entity_threshold: int = 9
-    off_by_one: bool = False
-    rule: str = "redistricting"
-    method: str = "greedy"
+    off_by_one: bool = False  # groups may hold one more, as production's did
+    rule: str = "redistricting"  # ``block_groups`` without entities: one of :data:`BLOCK_GROUP_RULES`
+    method: str = "greedy"  # ``tract_groups``: one of :data:`opendas.geography.tract_groups.METHODS`
+    # ``bypass`` under pure differential privacy: most siblings that it may leave.
     largest_family: int = LARGEST_FAMILY
 
     def to_dict(self) -> dict[str, object]:
@@ -142,18 +121,12 @@ NAMED_SPINES: Mapping[str, tuple[SpineStep, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How the spine of a run is made.
-
-    Parameters
-    ----------
-    entities : tuple of str or None
-        Off-spine entities of steps that name none; None means the production rule.
-    facilities : bool
-        The production rule keeps blocks with other kinds of group quarters apart; housing units do without.
-    """
+    """How the spine of a run is made."""
 
     steps: tuple[SpineStep, ...]
+    # Off-spine entities of steps that name none; None means the production rule.
     entities: tuple[str, ...] | None = None
+    # The production rule keeps blocks with other kinds of group quarters apart; housing units do without.
     facilities: bool = True
 
     @property
@@ -240,13 +213,7 @@ def _refuse_taken(where: str, name: str, names: Sequence[str]) -> None:
 
 
 def recipe_levels(geolevels: Sequence[str], steps: Sequence[SpineStep]) -> tuple[str, ...]:
-    """Return the names of a recipe's levels, top first.
-
-    Raises
-    ------
-    ConfigError
-        If a step names a level that is not there, or a name that is taken.
-    """
+    """Return the names of a recipe's levels, top first."""
     return tuple(_walk(geolevels, steps)[0])
 
 
@@ -258,17 +225,7 @@ def stand_ins(geolevels: Sequence[str], steps: Sequence[SpineStep]) -> dict[str,
 def build_spine(frame: Frame, recipe: Recipe, finish: Callable[[Spine], Spine]) -> Spine:
     """Make the spine of a run.
 
-    Parameters
-    ----------
-    finish : callable of Spine to Spine
-        The rule of the step ``bypass``, which needs the budget of the levels.
-
-    Raises
-    ------
-    ConfigError
-        If a step does not fit the levels or the entities of the frame.
-    GeographyError
-        If official geounits do not nest.
+    `finish`: the rule of the step ``bypass``, which needs the budget of the levels.
     """
     partitions = official_partitions(frame)
     recipe_levels(partitions.names, recipe.steps)
@@ -340,17 +297,8 @@ def _area(frame: Frame, category: str, why: str) -> Codes:
 def in_ranges(codes: Codes, ranges: Sequence[str]) -> Bools:
     """Return which codes lie in ranges such as ``"0001-4799"``, or equal single codes.
 
-    Parameters
-    ----------
-    codes : bytes array (b,)
-        The empty code lies in no range.
-    ranges : sequence of str
-        Both ends included; compared as text of equal length.
-
-    Raises
-    ------
-    ConfigError
-        If the ends of a range have different lengths, or its end is before its start.
+    - `codes` (b,): the empty code lies in no range.
+    - `ranges`: both ends included; compared as text of equal length.
     """
     inside = np.zeros(len(codes), dtype=np.bool_)
     lengths = np.char.str_len(codes)

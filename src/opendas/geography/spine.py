@@ -20,27 +20,14 @@ from opendas.errors import BudgetError, GeographyError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpineLevel:
-    """One geolevel of a spine.
+    """One geolevel of a spine."""
 
-    Parameters
-    ----------
-    name : str
-        Geolevel.
-    geocodes : bytes array (g,)
-        Code of each geounit, unique within the level.
-    parent : int64 (g,)
-        Index of each geounit's parent in the level above, non-decreasing; zeros at the top.
-    official : bool
-        Its geounits are those of the published geography, undivided.
-    whole : int64 (g,) or None
-        Where official geounits are divided here and nowhere above: number of the one that each geounit is a
-        part of, counted in order. The parts of one lie side by side and have one parent.
-    """
-
-    name: str
-    geocodes: Codes
-    parent: Ints
-    official: bool = True
+    name: str  # geolevel
+    geocodes: Codes  # (g,): code of each geounit, unique within the level
+    parent: Ints  # (g,): index of each geounit's parent in the level above, non-decreasing; zeros at the top
+    official: bool = True  # its geounits are those of the published geography, undivided
+    # (g,): where official geounits are divided here and nowhere above: number of the one that each geounit is
+    # a part of, counted in order. The parts of one lie side by side and have one parent.
     whole: Ints | None = None
 
     def __post_init__(self) -> None:
@@ -54,18 +41,10 @@ class SpineLevel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shares:
-    """What the geounits of one level get of the budget, as multiples of the level's share.
+    """What the geounits of one level get of the budget, as multiples of the level's share."""
 
-    Parameters
-    ----------
-    multiples : tuple of Fraction
-        Distinct multiples, ascending, >= 0.
-    which : int64 (g,)
-        Index into `multiples` of each geounit.
-    """
-
-    multiples: tuple[Fraction, ...]
-    which: Ints
+    multiples: tuple[Fraction, ...]  # distinct multiples, ascending, >= 0
+    which: Ints  # (g,): index into `multiples` of each geounit
 
     def __post_init__(self) -> None:
         if list(self.multiples) != sorted(set(self.multiples)) or (self.multiples and self.multiples[0] < 0):
@@ -99,21 +78,13 @@ class Shares:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spine:
-    """Geolevels from the top down to the leaves.
+    """Geolevels from the top down to the leaves."""
 
-    Parameters
-    ----------
-    levels : tuple of SpineLevel
-        Top first. The top level may have several geounits, each a root of its own.
-    leaf_order : int64 (leaves,)
-        Position in the frame of each leaf of the spine.
-    shares : tuple of (None or Shares)
-        Per level, the geounits' own multiples of the level's budget share; ``None`` means one each. Along
-        every path from a root to a leaf, level share times multiple sums to one.
-    """
-
+    # Top first. The top level may have several geounits, each a root of its own.
     levels: tuple[SpineLevel, ...]
-    leaf_order: Ints
+    leaf_order: Ints  # (leaves,): position in the frame of each leaf of the spine
+    # Per level, the geounits' own multiples of the level's budget share; ``None`` means one each. Along every
+    # path from a root to a leaf, level share times multiple sums to one.
     shares: tuple[Shares | None, ...]
 
     def __post_init__(self) -> None:
@@ -174,10 +145,7 @@ class Spine:
     def same_leaves(self, level: int, area: Ints, areas: int) -> Ints:
         """Return the geounit of a level that has the same leaves as each area, int64 (areas,); -1 for none.
 
-        Parameters
-        ----------
-        area : int64 (leaves,)
-            Area of each leaf of the frame; -1 for none.
+        `area` (leaves,): area of each leaf of the frame; -1 for none.
         """
         starts = self.leaf_starts(level)
         sizes = np.diff(starts)
@@ -203,11 +171,6 @@ class Spine:
         Notes
         -----
         Cumings-Menon et al. (2024), Theorem 3: what bypassing does not change.
-
-        Raises
-        ------
-        BudgetError
-            Naming the first leaf whose path does not.
         """
         kinds, path = self.paths()
         sums = [sum(map(mul, level_shares, multiples), Fraction(0)) for multiples in kinds]
@@ -219,10 +182,7 @@ class Spine:
     def path_kinds(self) -> tuple[tuple[Fraction, ...], ...]:
         """Return the distinct multiples of the levels' shares along the paths from a root to a leaf.
 
-        Returns
-        -------
-        tuple of tuple of Fraction
-            One multiple per level, top first; in descending order.
+        Returns: one multiple per level, top first; in descending order.
         """
         return tuple(sorted(self.paths()[0], reverse=True))
 

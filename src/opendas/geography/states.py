@@ -10,18 +10,10 @@ from opendas.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One state.
+    """One state."""
 
-    Parameters
-    ----------
-    fips : str
-        Two digits.
-    postal : str
-        Two capital letters.
-    """
-
-    fips: str
-    postal: str
+    fips: str  # two digits
+    postal: str  # two capital letters
     name: str
 
 

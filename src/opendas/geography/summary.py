@@ -19,50 +19,27 @@ PERCENTS = (0, 10, 25, 50, 75, 90, 100)
 
 @dataclass(frozen=True, slots=True)
 class LevelSummary:
-    """One level of a spine.
-
-    Parameters
-    ----------
-    max_fanout : int
-        Most children of one geounit; 0 for leaves.
-    single_child_parents : int
-        Geounits with one child.
-    bypassed : int
-        Geounits without budget, because their parent took over their share.
-    fanouts : tuple of int
-        Numbers of children at :data:`PERCENTS` of the geounits; empty for leaves.
-    official : bool
-        The geounits are those of the published geography, undivided.
-    """
+    """One level of a spine."""
 
     geolevel: str
     geounits: int
-    max_fanout: int
-    single_child_parents: int
-    bypassed: int
-    fanouts: tuple[int, ...]
-    official: bool = True
+    max_fanout: int  # most children of one geounit; 0 for leaves
+    single_child_parents: int  # geounits with one child
+    bypassed: int  # geounits without budget, because their parent took over their share
+    fanouts: tuple[int, ...]  # numbers of children at :data:`PERCENTS` of the geounits; empty for leaves
+    official: bool = True  # the geounits are those of the published geography, undivided
 
 
 @dataclass(frozen=True, slots=True)
 class EntitySummary:
-    """The off-spine distances of one entity category.
-
-    Parameters
-    ----------
-    count : int
-        Entities with at least one leaf.
-    distances : tuple of int
-        At :data:`PERCENTS` of the entities.
-    standard_mean, standard_max, standard
-        The same from the spine of the official geolevels.
-    """
+    """The off-spine distances of one entity category."""
 
     category: str
-    count: int
+    count: int  # entities with at least one leaf
     mean_distance: float
     max_distance: int
-    distances: tuple[int, ...]
+    distances: tuple[int, ...]  # at :data:`PERCENTS` of the entities
+    # standard_mean, standard_max, standard: the same from the spine of the official geolevels.
     standard_mean: float
     standard_max: int
     standard: tuple[int, ...]
@@ -70,18 +47,10 @@ class EntitySummary:
 
 @dataclass(frozen=True, slots=True)
 class SpineSummary:
-    """A spine in numbers; public.
+    """A spine in numbers; public."""
 
-    Parameters
-    ----------
-    levels : tuple of LevelSummary
-        Top first.
-    entities : tuple of EntitySummary
-        Categories of which the frame has at least one entity.
-    """
-
-    levels: tuple[LevelSummary, ...]
-    entities: tuple[EntitySummary, ...]
+    levels: tuple[LevelSummary, ...]  # top first
+    entities: tuple[EntitySummary, ...]  # categories of which the frame has at least one entity
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -111,15 +80,7 @@ class SpineSummary:
 
 
 def summarise(spine: Spine, frame: Frame) -> SpineSummary:
-    """Describe a spine: its levels, and the distance of every entity of the frame, before and after.
-
-    Parameters
-    ----------
-    spine : Spine
-        Of the run.
-    frame : Frame
-        Its leaves, with entity codes.
-    """
+    """Describe a spine: its levels, and the distance of every entity of the frame, before and after."""
     official = standard_spine(frame)
     return SpineSummary(
         tuple(_level(spine, number) for number in range(len(spine.levels))),

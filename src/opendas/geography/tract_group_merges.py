@@ -30,36 +30,25 @@ END = -1
 
 
 class County(NamedTuple):
-    """Groups of the tracts of one county and the distances of the entities in it; changed in place.
+    """Groups of the tracts of one county and the distances of the entities in it; changed in place."""
 
-    Attributes
-    ----------
-    size : int64 (tracts,)
-        Tracts in the group that starts with this tract; 0 where the tract starts none.
-    group : int64 (tracts,)
-        First tract of the group that each tract was merged into last; follow it to itself.
-    head : int64 (tracts,)
-        First node of each group's list, by ascending entity.
-    entity, m, following : int64 (nodes,)
-        The nodes of the lists.
-    x, y : int64 (entities,)
-        Cost of each entity from its own parts, and from those of its complement.
-    active : int64 (entities + 1,)
-        Entities with y <= x, whose distance falls with every group less; first how many there are.
-    net, seen, stamp : int64 arrays
-        Scratch: change in the number of entities at each distance; distances touched; last pair that
-        touched each entity.
-    """
-
+    # int64 (tracts,): tracts in the group that starts with this tract; 0 where the tract starts none.
     size: Any
+    # int64 (tracts,): first tract of the group that each tract was merged into last; follow it to itself.
     group: Any
-    head: Any
+    head: Any  # int64 (tracts,): first node of each group's list, by ascending entity
+    # entity, m, following, int64 (nodes,): the nodes of the lists.
     entity: Any
     m: Any
     following: Any
+    # x, y, int64 (entities,): cost of each entity from its own parts, and from those of its complement.
     x: Any
     y: Any
+    # int64 (entities + 1,): entities with y <= x, whose distance falls with every group less; first how many
+    # there are.
     active: Any
+    # net, seen, stamp, int64 arrays: scratch: change in the number of entities at each distance; distances
+    # touched; last pair that touched each entity.
     net: Any
     seen: Any
     stamp: Any
@@ -75,16 +64,10 @@ def county_state(
 ) -> County:
     """Return the state of one county, its tracts grouped as `group` says.
 
-    Parameters
-    ----------
-    group : int64 (tracts,)
-        Lowest tract of the group of each tract.
-    starts : int64 (tracts + 1,)
-        Tract ``t`` has the pairs ``starts[t]:starts[t + 1]``, by ascending entity.
-    entity, inside, outside : int64 (pairs,)
-        Entity, ``c`` and ``c'``.
-    base : two int64 (entities,)
-        What ``x`` and ``y`` are beyond the costs of the groups.
+    - `group` (tracts,): lowest tract of the group of each tract.
+    - `starts` (tracts + 1,): tract ``t`` has the pairs ``starts[t]:starts[t + 1]``, by ascending entity.
+    - `entity`, `inside`, `outside` (pairs,): entity, ``c`` and ``c'``.
+    - `base` (entities,): what ``x`` and ``y`` are beyond the costs of the groups.
     """
     tracts, entities = len(group), len(base[0])
     own = np.arange(tracts, dtype=np.int64)
@@ -291,13 +274,8 @@ def pair_score(state, u, v, weight):
     Savings count `weight` each; among equal ones the pair with the fewest tracts that pull an entity in
     opposite directions is best, then the larger one, which fills groups.
 
-    Parameters
-    ----------
-    state : County
-    u, v : int
-        Groups.
-    weight : int64 (entities,)
-        Positive for an entity counted from its own parts, negative for one counted from its complement.
+    `weight`, int64 (entities,): positive for an entity counted from its own parts, negative for one counted
+    from its complement.
     """
     size_u, size_v = state.size[u], state.size[v]
     i, j = state.head[u], state.head[v]

@@ -48,21 +48,14 @@ def tract_groups_for(
 ) -> Ints:
     """Group the tracts of every county for the entities of some columns over the leaves.
 
-    Parameters
-    ----------
-    parents : sequence of int64 arrays
-        For each level below the roots down to the leaves, the parent of each geounit in the level above.
-    level : int
-        Place of the tracts among the levels, the roots being 0; their parents are the counties.
-    columns : sequence of bytes (leaves,)
-        Entity codes of each category, in the order of the spine; the empty code means none.
-    method, fanout_cutoff, entity_threshold
-        As in `tract_groups`.
-
-    Returns
-    -------
-    int64 (tracts,)
-        Group of each tract: 0, 1, ... in order of the counties, then of the groups' first tracts.
+    - `parents`: for each level below the roots down to the leaves, the parent of each geounit in the level
+      above.
+    - `level`: place of the tracts among the levels, the roots being 0; their parents are the counties.
+    - `columns` (leaves,): entity codes of each category, in the order of the spine; the empty code means
+      none.
+    - `method`, `fanout_cutoff`, `entity_threshold`: as in `tract_groups`.
+    - Returns (tracts,): group of each tract: 0, 1, ... in order of the counties, then of the groups' first
+      tracts.
     """
     if not 1 <= level <= len(parents):
         raise GeographyError(f"level {level} of {len(parents) + 1} has no level above to group it in.")
@@ -86,35 +79,22 @@ def tract_groups(
 ) -> Ints:
     """Group the tracts of every county.
 
-    Parameters
-    ----------
-    parents : sequence of int64 arrays
-        For each level below the roots down to the tracts, the parent of each geounit in the level above,
-        non-decreasing. The last one holds the county of each tract.
-    costs : SubtreeCosts
-        At the level of the tracts, from `subtree_costs`.
-    method : {"greedy", "production", "best_first"}
-        ``greedy`` is Algorithm 2: passes through all pairs of all counties, merging every pair that does not
-        make the sorted distances lexicographically greater, until a pass changes nothing. ``production`` is
-        what the 2020 code does, each county for itself. ``best_first`` merges the pair that saves most,
-        entities far from the spine first, and ends with the passes of ``greedy``.
-    fanout_cutoff : int
-        A group holds at most ``sqrt(tracts of the county) + fanout_cutoff`` tracts; >= 1.
-    entity_threshold : int
-        ``production`` only: entities with a distance up to this in the county are ignored; >= 0.
-    lists : two int64 (pairs,), optional
-        ``production`` only: tracts and what their lists hold; tracts with equal lists are merged first. The
-        entities of each tract by default; production also lists "none" where a part of a tract is in none.
-
-    Returns
-    -------
-    int64 (tracts,)
-        Group of each tract: 0, 1, ... in order of the counties, then of the groups' first tracts.
-
-    Raises
-    ------
-    ConfigError
-        If the method or a number is not possible.
+    - `parents`: for each level below the roots down to the tracts, the parent of each geounit in the level
+      above, non-decreasing. The last one holds the county of each tract.
+    - `costs`: at the level of the tracts, from `subtree_costs`.
+    - `method`, {"greedy", "production", "best_first"}: ``greedy`` is Algorithm 2: passes through all pairs of
+      all counties, merging every pair that does not make the sorted distances lexicographically greater,
+      until a pass changes nothing. ``production`` is what the 2020 code does, each county for itself.
+      ``best_first`` merges the pair that saves most, entities far from the spine first, and ends with the
+      passes of ``greedy``.
+    - `fanout_cutoff`: a group holds at most ``sqrt(tracts of the county) + fanout_cutoff`` tracts; >= 1.
+    - `entity_threshold`: ``production`` only: entities with a distance up to this in the county are ignored;
+      >= 0.
+    - `lists` (pairs,): ``production`` only: tracts and what their lists hold; tracts with equal lists are
+      merged first. The entities of each tract by default; production also lists "none" where a part of a
+      tract is in none.
+    - Returns (tracts,): group of each tract: 0, 1, ... in order of the counties, then of the groups' first
+      tracts.
 
     Notes
     -----

@@ -50,12 +50,7 @@ _COLUMN_OF_TABLES = re.compile(
 def labels_named(texts: Sequence[str], order: Sequence[str]) -> tuple[str, ...]:
     """Return the labels that texts name: each itself, or as ``first..last`` all from one to another.
 
-    Parameters
-    ----------
-    texts : sequence of str
-        A text that names no label of `order` comes back as it is.
-    order : sequence of str
-        The labels.
+    `texts`: a text that names no label of `order` comes back as it is.
 
     Examples
     --------
@@ -95,23 +90,10 @@ def _check_name(kind: str, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One axis of the table, with its levels in order.
+    """One axis of the table, with its levels in order."""
 
-    Parameters
-    ----------
-    name : str
-        Identifier, as used in query names.
-    levels : tuple of str
-        Unique labels; the position of a label is its code.
-
-    Raises
-    ------
-    ConfigError
-        If a label is repeated, there is none, or the name is reserved.
-    """
-
-    name: str
-    levels: tuple[str, ...]
+    name: str  # identifier, as used in query names
+    levels: tuple[str, ...]  # unique labels; the position of a label is its code
 
     def __post_init__(self) -> None:
         _check_name("attribute", self.name)
@@ -136,34 +118,18 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Recode:
-    """A partition of the levels of one attribute into coarser groups.
+    """A partition of the levels of one attribute into coarser groups."""
 
-    Parameters
-    ----------
-    name : str
-        Identifier, usable in query names.
-    attribute : str
-        The attribute it coarsens.
-    groups : tuple of (label, tuple of level labels)
-        Ordered groups; together they hold every level exactly once.
-    """
-
-    name: str
-    attribute: str
+    name: str  # identifier, usable in query names
+    attribute: str  # the attribute it coarsens
+    # (label, tuple of level labels): ordered groups; together they hold every level exactly once.
     groups: tuple[tuple[str, tuple[str, ...]], ...]
 
     def __post_init__(self) -> None:
         _check_name("recode", self.name)
 
     def group_of_level(self, attribute: Attribute) -> npt.NDArray[np.int32]:
-        """Return, for each level of `attribute`, the index of its group.
-
-        Raises
-        ------
-        ConfigError
-            If the groups are not a partition of the levels. A query that is no partition
-            would have another sensitivity than the accountant assumes.
-        """
+        """Return, for each level of `attribute`, the index of its group."""
         position = {level: i for i, level in enumerate(attribute.levels)}
         group_of = np.full(len(attribute), -1, dtype=np.int32)
         for g, (label, members) in enumerate(self.groups):
@@ -188,11 +154,6 @@ class Recode:
 class Schema:
     """The ordered attributes of a table; a cell is one combination of levels.
 
-    Parameters
-    ----------
-    attributes : tuple of Attribute
-        In schema order: cells are numbered in row-major order, the last attribute fastest.
-
     Examples
     --------
     >>> schema = Schema((Attribute("age", ("young", "old")), Attribute("sex", ("f", "m"))))
@@ -202,6 +163,7 @@ class Schema:
     2
     """
 
+    # In schema order: cells are numbered in row-major order, the last attribute fastest.
     attributes: tuple[Attribute, ...]
 
     def __post_init__(self) -> None:

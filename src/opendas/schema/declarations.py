@@ -24,17 +24,10 @@ class Invariant:
     """The answers of one query group are published exactly at one geolevel.
 
     They then hold, as sums, at every geolevel above.
-
-    Parameters
-    ----------
-    query : str
-        Query group.
-    geolevel : str
-        Where it holds; ``"leaf"`` is the lowest geolevel of the run, whatever its name.
     """
 
-    query: str
-    geolevel: str
+    query: str  # query group
+    geolevel: str  # where it holds; ``"leaf"`` is the lowest geolevel of the run, whatever its name
 
     @property
     def name(self) -> str:
@@ -44,28 +37,15 @@ class Invariant:
 
 @dataclass(frozen=True, slots=True)
 class EarlierAct:
-    """What an earlier release of the same records cost; its loss adds to that of a run that is tied to it.
+    """What an earlier release of the same records cost; its loss adds to that of a run that is tied to it."""
 
-    Parameters
-    ----------
-    act : str
-        Names it: the digest of the microdata that came of it, or the name of a discovery.
-    product, protected_unit : str
-    mechanism : Mechanism
-    neighbours : Neighbours
-    loss : Fraction or None
-        rho or epsilon; None where nothing bounds it.
-    delta : Fraction
-        Of an act that holds its loss but for a probability.
-    """
-
-    act: str
+    act: str  # names it: the digest of the microdata that came of it, or the name of a discovery
     product: str
     protected_unit: str
     mechanism: Mechanism
     neighbours: Neighbours
-    loss: Fraction | None
-    delta: Fraction = Fraction(0)
+    loss: Fraction | None  # rho or epsilon; None where nothing bounds it
+    delta: Fraction = Fraction(0)  # of an act that holds its loss but for a probability
 
     def to_dict(self) -> dict[str, str]:
         """Plain values, exact."""
@@ -101,20 +81,11 @@ PUBLISHED_LIST = "published.sha256"
 
 @dataclass(frozen=True, slots=True)
 class PublishedFile:
-    """Noisy measurements that others took and published: what a run has in place of an input.
+    """Noisy measurements that others took and published: what a run has in place of an input."""
 
-    Parameters
-    ----------
-    name : str
-        Of its folder.
-    files : int
-        Of which it consists, as far as they were read.
-    sha256 : str
-        Of their list, a line ``<sha256>  <path>`` each, in the order of paths: as ``sha256sum`` writes it.
-    """
-
-    name: str
-    files: int
+    name: str  # of its folder
+    files: int  # of which it consists, as far as they were read
+    # Of their list, a line ``<sha256>  <path>`` each, in the order of paths: as ``sha256sum`` writes it.
     sha256: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,64 +100,39 @@ class PublishedFile:
 
 @dataclass(frozen=True, slots=True)
 class TiedBound:
-    """A bound that an earlier release holds, so that it holds in one that agrees with it.
-
-    Parameters
-    ----------
-    name : str
-    column : str
-        Of public unit counts in the frame.
-    lower, upper : int
-        As of :class:`Bound`.
-    rows : tuple of (int, int)
-        Rows of the tie's query group that are counted: each from the first up to the second, left out.
-    """
+    """A bound that an earlier release holds, so that it holds in one that agrees with it."""
 
     name: str
-    column: str
+    column: str  # of public unit counts in the frame
+    # lower, upper: as of :class:`Bound`.
     lower: int
     upper: int
+    # Rows of the tie's query group that are counted: each from the first up to the second, left out.
     rows: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Tie:
-    """The counts of a product agree with those of an earlier release, in every geounit.
+    """The counts of a product agree with those of an earlier release, in every geounit."""
 
-    Parameters
-    ----------
-    product : str
-        The earlier product.
-    query : str
-        Query group of which every row has its count from there, or from the frame.
-    microdata : str
-        Digest of the earlier release's microdata, where a run is tied to one; see
-        :func:`opendas.files.release_folder.tie_to`. So are `acts`, `bounds` and `impossible`.
-    acts : tuple of EarlierAct
-        What that release cost, with all that it is tied to itself.
-    bounds : tuple of TiedBound
-    impossible : tuple of (int, int)
-        Rows of the query group, as in :class:`TiedBound`, that are structural zeros of the earlier product.
-    rows : mapping of str to tuple of str
-        Label of a row -> labels of the earlier product's cells that it counts; cells that no row names are
-        left open. Without `rows` and `columns` the rows are that product's cells, in order.
-    columns : mapping of str to str
-        Label of a row -> column of public unit counts in the frame, for rows that the earlier product does
-        not count.
-    units : mapping of str to str
-        Label of a level of one attribute -> column of public unit counts in the frame: in a leaf nobody has
-        a level without units, and at least as many people as units and at most
-        :data:`MAX_PEOPLE_PER_UNIT` times as many have one with. Used where the frame has all the columns.
-    """
-
-    product: str
-    query: str
+    product: str  # the earlier product
+    query: str  # query group of which every row has its count from there, or from the frame
+    # Digest of the earlier release's microdata, where a run is tied to one; see
+    # :func:`opendas.files.release_folder.tie_to`. So are `acts`, `bounds` and `impossible`.
     microdata: str = ""
-    acts: tuple[EarlierAct, ...] = ()
+    acts: tuple[EarlierAct, ...] = ()  # what that release cost, with all that it is tied to itself
     bounds: tuple[TiedBound, ...] = ()
+    # Rows of the query group, as in :class:`TiedBound`, that are structural zeros of the earlier product.
     impossible: tuple[tuple[int, int], ...] = ()
+    # Label of a row -> labels of the earlier product's cells that it counts; cells that no row names are left
+    # open. Without `rows` and `columns` the rows are that product's cells, in order.
     rows: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Label of a row -> column of public unit counts in the frame, for rows that the earlier product does not
+    # count.
     columns: Mapping[str, str] = field(default_factory=dict)
+    # Label of a level of one attribute -> column of public unit counts in the frame: in a leaf nobody has a
+    # level without units, and at least as many people as units and at most :data:`MAX_PEOPLE_PER_UNIT` times
+    # as many have one with. Used where the frame has all the columns.
     units: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -237,22 +183,12 @@ class Bound:
     """Per leaf, ``lower * units <= answer <= upper * units`` for one row of a query group.
 
     Summed over leaves at every geolevel above, so that children are never infeasible.
-
-    Parameters
-    ----------
-    query : str
-        Query group.
-    cell : str
-        Label of the row.
-    column : str
-        Column of public unit counts in the frame.
-    lower, upper : int
-        Least and most records a unit; where there is no unit there is no record.
     """
 
-    query: str
-    cell: str
-    column: str
+    query: str  # query group
+    cell: str  # label of the row
+    column: str  # column of public unit counts in the frame
+    # lower, upper: least and most records a unit; where there is no unit there is no record.
     lower: int = 0
     upper: int = MAX_PEOPLE_PER_UNIT
 
@@ -264,14 +200,9 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class StructuralZero:
-    """Cells that are impossible by definition: every combination of the listed levels.
+    """Cells that are impossible by definition: every combination of the listed levels."""
 
-    Parameters
-    ----------
-    levels : mapping of attribute name to tuple of level labels
-        Attributes not named are unrestricted.
-    """
-
+    # attribute name -> level labels: attributes not named are unrestricted.
     levels: Mapping[str, tuple[str, ...]]
 
 
@@ -286,20 +217,11 @@ class Distinct(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ContributionBound:
-    """What is counted of one protected unit, where a unit may have several records.
+    """What is counted of one protected unit, where a unit may have several records."""
 
-    Parameters
-    ----------
-    unit_id : str
-        Column of the input that says whose a record is. It is read and not kept.
-    at_most : int, >= 1
-        Records of a unit that are counted; which, a secret order decides.
-    distinct : Distinct or None
-        In what they differ; records that do not are not counted. None: they may be alike.
-    """
-
-    unit_id: str
-    at_most: int
+    unit_id: str  # Column of the input that says whose a record is. It is read and not kept.
+    at_most: int  # >= 1: records of a unit that are counted; which, a secret order decides
+    # In what they differ; records that do not are not counted. None: they may be alike.
     distinct: Distinct | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -314,10 +236,7 @@ class ContributionBound:
     def from_dict(cls, record: Mapping[str, Any]) -> Self:
         """Read what :meth:`to_dict` wrote.
 
-        Raises
-        ------
-        KeyError, ValueError
-            If an entry is missing or of another form.
+        Raises `KeyError, ValueError` if an entry is missing or of another form.
         """
         at_most, distinct = record["at_most"], record["distinct"]
         if isinstance(at_most, bool) or not isinstance(at_most, int) or at_most < 1:

@@ -54,34 +54,19 @@ _RANGES = {"none": 0, "under6": 1, "6to17": 1, "both": 2}
 
 @dataclass(frozen=True, slots=True)
 class HouseholdType:
-    """A level of ``hhtype_dhch``.
+    """A level of ``hhtype_dhch``."""
 
-    Parameters
-    ----------
-    couple : str
-        The householder's spouse or partner: ``married_opposite_sex``, ``married_same_sex``,
-        ``cohabiting_opposite_sex``, ``cohabiting_same_sex``, or ``no_couple``.
-    own_children : str
-        Own children of the householder under 18: ``none``, ``under6`` (only), ``6to17`` (only), ``both``.
-    children : str
-        All people under 18 but householder, spouse and partner; the same words.
-    relatives : bool
-        Whether someone is related to the householder: spouse, own child, other relative.
-    minor : bool
-        Whether anybody is under 18, householder, spouse and partner included.
-    multigenerational : bool
-        Whether three generations live together: parents, householder, children; or grandchildren.
-    size : int
-        People, 1 to 7; 7 stands for seven or more.
-    """
-
+    # The householder's spouse or partner: ``married_opposite_sex``, ``married_same_sex``,
+    # ``cohabiting_opposite_sex``, ``cohabiting_same_sex``, or ``no_couple``.
     couple: str
+    # Own children of the householder under 18: ``none``, ``under6`` (only), ``6to17`` (only), ``both``.
     own_children: str
-    children: str
-    relatives: bool
-    minor: bool
+    children: str  # all people under 18 but householder, spouse and partner; the same words
+    relatives: bool  # whether someone is related to the householder: spouse, own child, other relative
+    minor: bool  # whether anybody is under 18, householder, spouse and partner included
+    # Whether three generations live together: parents, householder, children; or grandchildren.
     multigenerational: bool
-    size: int
+    size: int  # people, 1 to 7; 7 stands for seven or more
 
     @property
     def adults(self) -> int:
@@ -173,11 +158,9 @@ HOUSEHOLD_TYPES = tuple(_household_types())
 def household_type_codes() -> npt.NDArray[np.int16]:
     """Return the level of each combination of a household's parts; -1 where there is no such type.
 
-    Returns
-    -------
-    int16 (8, 6, 2, 5, 5, 2, 2)
-        By size, couple (1 to 5), three generations, own children and all children but spouses and partners (1
-        to 4), whether anybody is under 18, and whether anybody is related to the householder.
+    Returns (8, 6, 2, 5, 5, 2, 2): by size, couple (1 to 5), three generations, own children and all children
+    but spouses and partners (1 to 4), whether anybody is under 18, and whether anybody is related to the
+    householder.
     """
     couples, children = len(COUPLES) + 1, len(CHILDREN) + 1
     level = np.full((LARGEST + 1, couples, 2, children, children, 2, 2), -1, dtype=np.int16)

@@ -22,23 +22,12 @@ class Histogram:
 
     Confidential when it comes from a reader; formally private when it comes from estimation.
     Its repr shows shapes only. The arrays may be memory mapped (:mod:`opendas.readers.counting.entries`).
-
-    Parameters
-    ----------
-    indptr : int64 (g + 1,)
-        Row ``i`` holds entries ``indptr[i]:indptr[i + 1]``.
-    cells : int32 (entries,)
-        Cell indices, strictly increasing within a row.
-    counts : int64 (entries,)
-        Positive counts.
-    size : int
-        Number of cells ``n`` of the schema.
     """
 
-    indptr: Ints
-    cells: npt.NDArray[np.int32]
-    counts: Ints
-    size: int
+    indptr: Ints  # (g + 1,): row ``i`` holds entries ``indptr[i]:indptr[i + 1]``
+    cells: npt.NDArray[np.int32]  # (entries,): cell indices, strictly increasing within a row
+    counts: Ints  # (entries,): positive counts
+    size: int  # number of cells ``n`` of the schema
 
     def __post_init__(self) -> None:
         for array in (self.indptr, self.cells, self.counts):
@@ -75,13 +64,7 @@ class Histogram:
         *,
         shape: tuple[int, int],
     ) -> Histogram:
-        """Build from (row, cell, count) triples; repeated pairs add up, zeros are dropped.
-
-        Raises
-        ------
-        DataError
-            If a count is negative, or a sum exceeds 63 bits.
-        """
+        """Build from (row, cell, count) triples; repeated pairs add up, zeros are dropped."""
         g, n = shape
         counts = np.asarray(counts, dtype=np.int64)
         if counts.size and counts.min() < 0:
@@ -142,10 +125,7 @@ class Histogram:
     def aggregate(self, starts: Ints) -> Histogram:
         """Sum consecutive rows: new row ``j`` is the sum of rows ``starts[j]:starts[j + 1]``.
 
-        Parameters
-        ----------
-        starts : int64 (h + 1,)
-            Increasing row positions, from 0 to the number of rows.
+        `starts` (h + 1,): increasing row positions, from 0 to the number of rows.
         """
         row_of_entry = np.repeat(np.arange(self.rows), np.diff(self.indptr))
         new_row = np.searchsorted(starts, row_of_entry, side="right") - 1

@@ -26,19 +26,15 @@ class PassPlan:
 
     Beside geolevel names, ``root`` and ``leaf`` are the topmost and the lowest level of the run's spine,
     and ``"*"`` every other; a geolevel's own name comes first.
-
-    Parameters
-    ----------
-    least_squares, rounder : mapping of geolevel to passes
-        The word ``rest`` stands for every measured query group that no earlier pass of the geolevel names,
-        and no later stage. Of the last stage, which rounds the cells themselves.
-    earlier : tuple of PassPlan
-        Stages before it, in order: least squares and rounding of coarser query groups, whose rounded answers
-        are fixed for the stages that follow. A stage without rounder passes for a geolevel is left out there.
     """
 
+    # least_squares, rounder, geolevel -> passes: the word ``rest`` stands for every measured query group that
+    # no earlier pass of the geolevel names, and no later stage. Of the last stage, which rounds the cells
+    # themselves.
     least_squares: Mapping[str, Passes]
     rounder: Mapping[str, Passes]
+    # Stages before it, in order: least squares and rounding of coarser query groups, whose rounded answers
+    # are fixed for the stages that follow. A stage without rounder passes for a geolevel is left out there.
     earlier: tuple[PassPlan, ...] = ()
 
     @property
@@ -53,11 +49,6 @@ class PassPlan:
         """Return (least-squares passes, rounder passes) of each stage at one geolevel, ``rest`` resolved.
 
         A query group without budget at this geolevel is skipped in the least-squares passes.
-
-        Raises
-        ------
-        ConfigError
-            If a measured query group is in no pass.
         """
         keys = (geolevel, *(("root",) if is_root else ()), *(("leaf",) if is_leaf else ()), "*")
         last = (

@@ -37,18 +37,11 @@ PROVENANCE_WORDS = ", ".join(f'"{each.value}"' for each in Provenance)
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """An act of private domain discovery, as the files that came out of it carry it.
+    """An act of private domain discovery, as the files that came out of it carry it."""
 
-    Parameters
-    ----------
-    act : str
-        Names the act, at random, so that files of the same act are charged once.
-    rho, delta : Fraction
-        It is delta-approximately rho-zCDP where one record is replaced; where one is added or removed, the
-        same delta goes with half of rho (``docs/proofs/domain-discovery.md``).
-    """
-
-    act: str
+    act: str  # names the act, at random, so that files of the same act are charged once
+    # rho, delta: it is delta-approximately rho-zCDP where one record is replaced; where one is added or
+    # removed, the same delta goes with half of rho (``docs/proofs/domain-discovery.md``).
     rho: Fraction
     delta: Fraction
 
@@ -72,26 +65,13 @@ class Discovery:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Where every part of a run's domain comes from.
+    """Where every part of a run's domain comes from."""
 
-    Parameters
-    ----------
-    labels : mapping of attribute to Provenance
-        In alphabetical order, as JSON keeps it.
-    levels : Provenance
-        The hierarchy: which levels there are, and which unit lies in which.
-    frame : Provenance
-        The list of leaves.
-    units : Provenance or None
-        Unit counts of the leaves; None where the run has none.
-    discoveries : tuple of Discovery
-        Acts by which private parts were found, each once.
-    """
-
-    labels: Mapping[str, Provenance]
-    levels: Provenance
-    frame: Provenance
-    units: Provenance | None = None
+    labels: Mapping[str, Provenance]  # attribute -> Provenance: in alphabetical order, as JSON keeps it
+    levels: Provenance  # the hierarchy: which levels there are, and which unit lies in which
+    frame: Provenance  # the list of leaves
+    units: Provenance | None = None  # unit counts of the leaves; None where the run has none
+    # Acts by which private parts were found, each once.
     discoveries: tuple[Discovery, ...] = field(default=())
 
     def __post_init__(self) -> None:
@@ -128,13 +108,7 @@ class Domain:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_dict` wrote.
-
-        Raises
-        ------
-        FormatError
-            If an entry is missing or unknown.
-        """
+        """Read what :meth:`to_dict` wrote."""
         try:
             units = record.get("units")
             return cls(

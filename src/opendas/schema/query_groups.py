@@ -34,29 +34,15 @@ def to_ranges(held: Bools) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True, eq=False)
 class QueryGroup:
-    """A marginal query group: one row of answers per combination of its factors' levels.
+    """A marginal query group: one row of answers per combination of its factors' levels."""
 
-    Parameters
-    ----------
-    name : str
-        Canonical name, factors in schema order joined with ``" * "``.
-    factors : tuple of str
-        Attribute or recode names; empty for ``total``.
-    shape : tuple of int
-        Number of levels of each factor.
-    row_of_cell : int32 (n,)
-        The row of the group that counts each cell.
-    labels : tuple of tuple of str
-        Level labels of each factor.
-    draws : int64 (m,) or None
-        How many noisy answers the answer of each row sums, each with a draw of its own; None for one each.
-    """
-
-    name: str
-    factors: tuple[str, ...]
-    shape: tuple[int, ...]
-    row_of_cell: npt.NDArray[np.int32]
-    labels: tuple[tuple[str, ...], ...]
+    name: str  # canonical name, factors in schema order joined with ``" * "``
+    factors: tuple[str, ...]  # attribute or recode names; empty for ``total``
+    shape: tuple[int, ...]  # number of levels of each factor
+    row_of_cell: npt.NDArray[np.int32]  # (n,): the row of the group that counts each cell
+    labels: tuple[tuple[str, ...], ...]  # level labels of each factor
+    # (m,): how many noisy answers the answer of each row sums, each with a draw of its own; None for one
+    # each.
     draws: Ints | None = None
 
     def __post_init__(self) -> None:
@@ -128,11 +114,6 @@ class Workload:
 
         ``"cenrace*hispanic"`` becomes ``"hispanic * cenrace"``; the product of all attributes becomes
         ``"detailed"``.
-
-        Raises
-        ------
-        ConfigError
-            If a factor is unknown, or two factors come from the same attribute.
         """
         name = name.strip()
         if name in ("total", "detailed"):

@@ -69,13 +69,7 @@ OWN_WORKLOADS: Mapping[str, LevelPartitions] = MappingProxyType(
 
 
 def find_workload(kind: str) -> LevelPartitions:
-    """Return a workload by name: one of ours, or of another package.
-
-    Raises
-    ------
-    ConfigError
-        If there is none of that name.
-    """
+    """Return a workload by name: one of ours, or of another package."""
     if kind in OWN_WORKLOADS:
         return OWN_WORKLOADS[kind]
     part, _ = outside_part(WORKLOADS, kind, OWN_WORKLOADS)
@@ -85,13 +79,7 @@ def find_workload(kind: str) -> LevelPartitions:
 
 
 def inside_or_out(labels: Sequence[str], order: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the partition of levels into those that are listed and the rest.
-
-    Raises
-    ------
-    ConfigError
-        If a label is no level.
-    """
+    """Return the partition of levels into those that are listed and the rest."""
     for label in labels:
         if label not in order:
             raise ConfigError(f"{label!r} is no level; known are {', '.join(order)}.")
@@ -99,13 +87,7 @@ def inside_or_out(labels: Sequence[str], order: Sequence[str]) -> npt.NDArray[np
 
 
 def recodes_of(name: str, attribute: Attribute, partitions: Sequence[npt.ArrayLike]) -> tuple[Recode, ...]:
-    """Return a recode for each partition: ``name 1``, ``name 2``, ...; its groups are named by their levels.
-
-    Raises
-    ------
-    ConfigError
-        If there is none, or one is no partition of the levels.
-    """
+    """Return a recode for each partition, ``name 1``, ``name 2``, ...; groups are named by their levels."""
     found = []
     for number, given in enumerate(partitions, start=1):
         rows = np.asarray(given)

@@ -56,30 +56,18 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _UnreadData(InputData):
-    """The frame of an input whose rows executors will read.
-
-    Parameters
-    ----------
-    remote : tuple of RemoteFile
-        The files, where they stand at addresses.
-    """
+    """The frame of an input whose rows executors will read."""
 
     rows: FileRows = field(kw_only=True)
-    remote: tuple[RemoteFile, ...] = field(kw_only=True)
+    remote: tuple[RemoteFile, ...] = field(kw_only=True)  # the files, where they stand at addresses
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparkBackend:
-    """A Spark session whose executors are ready.
-
-    Parameters
-    ----------
-    workers : int
-        Processes of this machine for what stays here.
-    """
+    """A Spark session whose executors are ready."""
 
     session: SparkSession
-    workers: int
+    workers: int  # processes of this machine for what stays here
     _counted: list[SparkCounts] = field(default_factory=list)
 
     def read(self, spec: ReaderSpec, cache: Path) -> InputData:
@@ -170,17 +158,11 @@ def _own(counts: ExactCounts) -> SparkCounts:
 def open_on_spark(folder: Path, master: str | None, workers: int | None) -> Iterator[SparkBackend]:
     """Start or find Spark, and look at its executors.
 
-    Parameters
-    ----------
-    folder : Path
-        Of the run, under ``state/`` of the output.
-    workers : int or None
-        Threads of a local Spark, and processes beside the driver.
+    - `folder`: of the run, under ``state/`` of the output.
+    - `workers`: threads of a local Spark, and processes beside the driver.
 
-    Raises
-    ------
-    EnvironmentFailure
-        If Spark cannot start, or an executor lacks something or does not see the folder.
+    Raises `EnvironmentFailure` if Spark cannot start, or an executor lacks something or does not see the
+    folder.
     """
     chosen = workers or default_workers()
     with open_session(master, name="opendas", threads=chosen) as session:

@@ -69,18 +69,10 @@ Integers = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LastCut:
-    """How the leaves are split over tasks: the last stage of the spine.
+    """How the leaves are split over tasks: the last stage of the spine."""
 
-    Parameters
-    ----------
-    level : int
-        Geolevel that the stage starts from.
-    starts : int64 (t + 1,)
-        Task ``i`` has the leaves ``starts[i]:starts[i + 1]``.
-    """
-
-    level: int
-    starts: Ints
+    level: int  # geolevel that the stage starts from
+    starts: Ints  # (t + 1,): task ``i`` has the leaves ``starts[i]:starts[i + 1]``
 
     @classmethod
     def of(cls, spine: Spine, stages: Sequence[Stage]) -> LastCut:
@@ -104,19 +96,11 @@ class LastCut:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Entries:
-    """Counts of leaves, as they travel. Confidential.
+    """Counts of leaves, as they travel. Confidential."""
 
-    Parameters
-    ----------
-    leaf : int32 (e,)
-        Position on the spine.
-    cell : int32 (e,)
-    count : int64 (e,)
-    """
-
-    leaf: Integers
-    cell: Integers
-    count: Integers
+    leaf: Integers  # (e,): position on the spine
+    cell: Integers  # (e,)
+    count: Integers  # (e,)
 
     @classmethod
     def of(cls, table: Histogram, first: int = 0) -> Entries:
@@ -168,14 +152,8 @@ def unpack_entries(batch: pa.RecordBatch) -> Iterator[Entries]:
 def merge_entries(batches: Batches, task: int, low: int, high: int, size: int) -> Histogram:
     """Return the counts of a task's leaves from all rows of its partition, whatever their order.
 
-    Parameters
-    ----------
-    batches : iterator of RecordBatch
-        With :data:`COUNT_SCHEMA`.
-    low, high : int
-        Positions of its leaves on the spine.
-    size : int
-        Cells.
+    - `batches`, RecordBatch: with :data:`COUNT_SCHEMA`.
+    - `low`, `high`: positions of its leaves on the spine.
     """
     parts: list[Entries] = []
     for batch in batches:
@@ -192,10 +170,7 @@ def merge_entries(batches: Batches, task: int, low: int, high: int, size: int) -
 def send_counts(session: SparkSession, table: Histogram, spine: Spine, cut: LastCut) -> DataFrame:
     """Give counts that the driver has to executors, a piece at a time.
 
-    Parameters
-    ----------
-    table : Histogram
-        One row per leaf of the frame, in its order; perhaps memory mapped.
+    `table`: one row per leaf of the frame, in its order; perhaps memory mapped.
     """
     slot = partition_values(len(cut))
     pieces: list[DataFrame] = []
@@ -212,14 +187,9 @@ def send_counts(session: SparkSession, table: Histogram, spine: Spine, cut: Last
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SplitAgain:
-    """Splits rows of counts by the tasks of another cut.
+    """Splits rows of counts by the tasks of another cut."""
 
-    Parameters
-    ----------
-    starts : int64 (t + 1,)
-    """
-
-    starts: Ints
+    starts: Ints  # (t + 1,)
 
     def __call__(self, batches: Batches) -> Batches:
         """Split rows."""
@@ -235,17 +205,10 @@ class SplitAgain:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TaskCounts:
-    """Puts the counts of a task together, on its executor.
+    """Puts the counts of a task together, on its executor."""
 
-    Parameters
-    ----------
-    starts : int64 (t + 1,)
-    size : int
-        Cells.
-    """
-
-    starts: Ints
-    size: int
+    starts: Ints  # (t + 1,)
+    size: int  # cells
 
     def __call__(self, task: int, batches: Batches) -> Histogram:
         """Return the counts of a task's leaves, in the spine's order."""
@@ -258,23 +221,15 @@ class TaskCounts:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _SumUp:
-    """Sums up a task for the driver.
-
-    Parameters
-    ----------
-    tops : int64 (g + 1,)
-        First leaf of each geounit that the last stage starts from.
-    declared : sequence of (QueryGroup, int64 (h + 1,) or None)
-        Query groups that are invariant below these, with the first leaf of each geounit; None: leaves.
-    check : callable(low, high, counts), optional
-        What else is looked at; its answer must be small.
-    """
+    """Sums up a task for the driver."""
 
     counts: TaskCounts
-    tops: Ints
+    tops: Ints  # (g + 1,): first leaf of each geounit that the last stage starts from
+    # sequence of (QueryGroup, int64 (h + 1,) or None): query groups that are invariant below these, with the
+    # first leaf of each geounit; None: leaves.
     declared: tuple[tuple[QueryGroup, Ints | None], ...]
     folder: Path
-    check: Check | None
+    check: Check | None  # (low, high, counts): what else is looked at; its answer must be small
 
     def __call__(self, task: int, batches: Batches) -> tuple[int, Any]:
         """Return what the driver hears of a task, its records and what the check said. Confidential."""
@@ -328,28 +283,16 @@ class _Tag:
     """Tags the entries of a task.
 
     The driver draws from the sums of a task, and holds its invariants: they must be those of what is tagged.
-
-    Parameters
-    ----------
-    sums : _SumUp
-        What was summed up before.
-    key : bytes
-        Of :func:`opendas.custody.input_tag.tag_key`.
-    frame : int64 (leaves,)
-        Position in the frame of each leaf.
     """
 
-    sums: _SumUp
-    key: bytes
-    frame: Ints
+    sums: _SumUp  # what was summed up before
+    key: bytes  # of :func:`opendas.custody.input_tag.tag_key`
+    frame: Ints  # (leaves,): position in the frame of each leaf
 
     def __call__(self, task: int, batches: Batches) -> TagSum:
         """Return the sum of a task's tags.
 
-        Raises
-        ------
-        PrivacyError
-            If the counts are no longer those that were summed up.
+        Raises `PrivacyError` if the counts are no longer those that were summed up.
         """
         low, high = self.sums.counts.leaves(task)
         table = self.sums.counts(task, batches)
@@ -365,25 +308,17 @@ class Unchanged:
 
     Counts that an executor lost are read again, and someone may have written to the input since the run was
     promised its noise.
-
-    Parameters
-    ----------
-    frame : int64 (leaves,)
-    sums : mapping of task to TagSum
     """
 
     counts: TaskCounts
     key: bytes
-    frame: Ints
-    sums: Mapping[int, TagSum]
+    frame: Ints  # (leaves,)
+    sums: Mapping[int, TagSum]  # task -> TagSum
 
     def __call__(self, task: int, batches: Batches) -> Histogram:
         """Return the counts of a task's leaves.
 
-        Raises
-        ------
-        PrivacyError
-            If they are no longer those of the tag.
+        Raises `PrivacyError` if they are no longer those of the tag.
         """
         low, high = self.counts.leaves(task)
         table = self.counts(task, batches)
@@ -395,15 +330,10 @@ class Unchanged:
 class SparkCounts:
     """Exact counts of all leaves on executors; see :class:`opendas.engines.truth.ExactCounts`.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        Columns of :data:`COUNT_TYPES`, task ``t`` in partition ``t``, persisted; further partitions are
-        nobody's.
-    size : int
-        Cells.
-    folder : Path
-        Under ``confidential/``, of mode 0700, and seen by all executors.
+    - `rows`: columns of :data:`COUNT_TYPES`, task ``t`` in partition ``t``, persisted; further partitions are
+      nobody's.
+    - `size`: cells.
+    - `folder`: under ``confidential/``, of mode 0700, and seen by all executors.
     """
 
     def __init__(self, rows: DataFrame, cut: LastCut, spine: Spine, size: int, folder: Path) -> None:
@@ -429,16 +359,8 @@ class SparkCounts:
     ) -> dict[int, Any]:
         """Take what the driver may ask later; this is when the counts are read and shuffled.
 
-        Parameters
-        ----------
-        declared : mapping of level number to query groups
-            Invariants below the last cut.
-        check : callable(low, high, counts), optional
-            Looks at each task's counts, on its executor.
-
-        Returns
-        -------
-        dict of task to what the check said
+        - `declared`, level number -> query groups: invariants below the last cut.
+        - `check` (low, high, counts): looks at each task's counts, on its executor.
         """
         last = len(self.spine.levels) - 1
         self._declared_groups = dict(declared)

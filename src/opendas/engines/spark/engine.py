@@ -58,19 +58,11 @@ def _item_path(folder: Path, number: int) -> Path:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _DoTask:
-    """Does the task that waits in a file, from the counts of its partition.
+    """Does the task that waits in a file, from the counts of its partition."""
 
-    Parameters
-    ----------
-    worker : Worker
-        With the noise key of the run, where it measures.
-    counts : Unchanged or None
-        None where measurements come from files.
-    """
-
-    worker: Worker
+    worker: Worker  # with the noise key of the run, where it measures
     folder: Path
-    counts: Unchanged | None
+    counts: Unchanged | None  # None where measurements come from files
 
     def __call__(self, number: int, batches: Batches) -> TaskResult | None:
         task: Task = pickle.loads(_item_path(self.folder, number).read_bytes())
@@ -90,19 +82,12 @@ def _apply(function: Callable[[Any], Any], folder: Path, number: int, batches: B
 class SparkEngine:
     """Runs tasks on the executors of a Spark session.
 
-    Parameters
-    ----------
-    worker : Worker
-        Its files are written with :func:`opendas.engines.spark.partitions.write_shared`: two attempts at a
-        task may run at the same time.
-    folder : Path
-        Of the run, under ``state/``.
-    counts : SparkCounts or None
-        None where measurements come from files.
-    last : int
-        Number of the leaves' geolevel: tasks that reach it are done on executors.
-    workers : int
-        Processes of this machine for the tasks above.
+    - `worker`: its files are written with :func:`opendas.engines.spark.partitions.write_shared`: two attempts
+      at a task may run at the same time.
+    - `folder`: of the run, under ``state/``.
+    - `counts`: None where measurements come from files.
+    - `last`: number of the leaves' geolevel: tasks that reach it are done on executors.
+    - `workers`: processes of this machine for the tasks above.
     """
 
     def __init__(
@@ -236,24 +221,14 @@ class _Job:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _DrawTask:
-    """Draws all noisy answers of one geolevel within a task.
-
-    Parameters
-    ----------
-    starts : int64 (g + 1,) or None
-        First leaf of each geounit of the level; None: leaves.
-    cuts : int64 (t + 1,)
-        First geounit of each task.
-    step : int
-        Geounits drawn at a time.
-    """
+    """Draws all noisy answers of one geolevel within a task."""
 
     source: KeyedSource
     counts: Unchanged
     level: int
-    starts: Ints | None
-    cuts: Ints
-    step: int
+    starts: Ints | None  # (g + 1,): first leaf of each geounit of the level; None: leaves
+    cuts: Ints  # (t + 1,): first geounit of each task
+    step: int  # geounits drawn at a time
     folder: Path
 
     def __call__(self, task: int, batches: Batches) -> None:
@@ -277,17 +252,9 @@ def draw_on_executors(
 
     Executors write them, noisy, into files, which are put together in the spine's order.
 
-    Parameters
-    ----------
-    folder : Path
-        Under ``state/``; removed in the end.
-    step : int
-        Geounits drawn at a time.
-
-    Yields
-    ------
-    int, int, list of int64 (g, m)
-        First geounit, the one behind the last, and all noisy answers of each query group.
+    - `folder`: under ``state/``; removed in the end.
+    - `step`: geounits drawn at a time.
+    - Returns (g, m): first geounit, the one behind the last, and all noisy answers of each query group.
     """
     leaves = counts.spine.leaf_starts(level)
     cuts = np.searchsorted(leaves, counts.cut.starts)

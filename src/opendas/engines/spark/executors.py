@@ -100,20 +100,10 @@ def _probe(nonce: str, folder: str, needed: Sequence[str], *, rows: bool) -> Cal
 def prepare_executors(session: SparkSession, folder: Path) -> bool:
     """Look at the executors, send them the package if they lack this one, and set their environment.
 
-    Parameters
-    ----------
-    folder : Path
-        A folder of the output, into which all of them must be able to write.
+    - `folder`: a folder of the output, into which all of them must be able to write.
+    - Returns: whether the package was sent.
 
-    Returns
-    -------
-    bool
-        Whether the package was sent.
-
-    Raises
-    ------
-    EnvironmentFailure
-        Naming what is missing, and on which machine.
+    Raises `EnvironmentFailure` naming what is missing, and on which machine.
     """
     context = session.sparkContext
     for name in _ONE_THREAD:

@@ -50,16 +50,10 @@ class VersionsDiffer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of one item: a value, or an error of ours, which no retry would mend.
-
-    Parameters
-    ----------
-    value : object
-    error : tuple or None
-        Class, message and fields of the error.
-    """
+    """What came of one item: a value, or an error of ours, which no retry would mend."""
 
     value: Any = None
+    # Class, message and fields of the error.
     error: tuple[type[OpendasError], str, dict[str, Any]] | None = None
 
     @classmethod
@@ -92,10 +86,7 @@ def unpack(answer: bytes) -> Answer:
 def answers(rows: DataFrame) -> dict[int, Any]:
     """Return the value of every answer by its number, or raise the first error of ours.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        Of :data:`ANSWER_TYPES`.
+    `rows`: of :data:`ANSWER_TYPES`.
     """
     return {row.number: unpack(bytes(row.answer)).get() for row in rows.collect()}
 
@@ -115,24 +106,13 @@ def partition_number() -> int:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EachPartition:
-    """Does one item of work a partition, and answers with what came of it.
+    """Does one item of work a partition, and answers with what came of it."""
 
-    Parameters
-    ----------
-    work : callable(number, batches)
-        With all that it needs. What it keeps secret stands in no `repr` of it.
-    numbers : mapping of int to int, or None
-        The item of each partition that has one; None: that of the partition's own number.
-    markers : Path or None
-        Folder, seen by all, that says which items are done while others still run.
-    version : str
-        Of the driver.
-    """
-
-    work: Work
+    work: Work  # (number, batches): with all that it needs. What it keeps secret stands in no `repr` of it.
+    # Partition -> its item, of partitions that have one; None: the item of the partition's own number.
     numbers: Mapping[int, int] | None = None
-    markers: Path | None = None
-    version: str = field(default=__version__)
+    markers: Path | None = None  # folder, seen by all, that says which items are done while others still run
+    version: str = field(default=__version__)  # of the driver
 
     def __call__(self, batches: Batches) -> Batches:
         """Do the work of one partition."""
@@ -174,10 +154,7 @@ def partition_values(partitions: int) -> npt.NDArray[np.int32]:
     Spark shuffles rows by a hash of a column. With these values in that column task ``t`` has partition ``t``
     to itself, in any version of Spark, and no sampling or sorting is needed.
 
-    Returns
-    -------
-    int32 (partitions,)
-        Non-negative.
+    Returns (partitions,): non-negative.
     """
     found = np.full(partitions, -1, dtype=np.int64)
     first, count = 0, 4 * partitions
@@ -226,13 +203,7 @@ def read_marker(path: Path) -> Answer | None:
 
 
 def write_shared(path: Path, data: bytes) -> None:
-    """Write a file in one step, also where another attempt at the same task writes it at the same time.
-
-    Raises
-    ------
-    EnvironmentFailure
-        If the file system refuses.
-    """
+    """Write a file in one step, also where another attempt at the same task writes it at the same time."""
     try:
         # One folder at most: who was given up makes none again.
         with open_folder(path.parent, make=1) as folder, folder.whole(path.name) as file:
@@ -245,13 +216,7 @@ def write_shared(path: Path, data: bytes) -> None:
 
 
 def read_shared(path: Path) -> bytes:
-    """Return what an executor wrote. A network file system may take a while to show it.
-
-    Raises
-    ------
-    EnvironmentFailure
-        If it does not appear within two minutes.
-    """
+    """Return what an executor wrote. A network file system may take a while to show it."""
     until = time.monotonic() + _PATIENCE_S
     while True:
         try:

@@ -87,25 +87,14 @@ Location = Path | RemoteFile
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _ReadFiles:
-    """Reads the files of a partition, on an executor.
-
-    Parameters
-    ----------
-    frame : Frame
-        Geocodes and the name of the leaves, nothing else.
-    position : int64 (leaves,)
-        Position on the spine of each leaf of the frame.
-    starts : int64 (t + 1,)
-        First leaf of each task.
-    files : tuple of tuples of (int, Path or RemoteFile)
-        Of each partition: number of a file, and the file.
-    """
+    """Reads the files of a partition, on an executor."""
 
     layout: Layout
     product: Product
-    frame: Frame
-    position: npt.NDArray[np.integer]
-    starts: Ints
+    frame: Frame  # geocodes and the name of the leaves, nothing else
+    position: npt.NDArray[np.integer]  # (leaves,): position on the spine of each leaf of the frame
+    starts: Ints  # (t + 1,): first leaf of each task
+    # (int, Path or RemoteFile): of each partition: number of a file, and the file.
     files: tuple[tuple[tuple[int, Location], ...], ...]
 
     def __call__(self, batches: Batches) -> Batches:
@@ -145,12 +134,8 @@ def _opened(file: Location) -> AbstractContextManager[Path]:
 def together(sizes: Sequence[int], slots: int) -> list[list[int]]:
     """Return which files each task reads, the largest file first: each goes where least is to be read.
 
-    Parameters
-    ----------
-    sizes : sequence of int
-        Bytes of each file.
-    slots : int
-        Tasks at a time.
+    - `sizes`: bytes of each file.
+    - `slots`: tasks at a time.
     """
     tasks = min(len(sizes), max(_TASKS_A_SLOT * slots, sum(sizes) // _BYTES_A_TASK))
     found: list[list[int]] = [[] for _ in range(tasks)]
@@ -167,22 +152,11 @@ def read_on_executors(
 ) -> tuple[DataFrame, tuple[Finding, ...]]:
     """Read the files of a run, and deal their counts out.
 
-    Parameters
-    ----------
-    remote : sequence of RemoteFile, optional
-        Where the files are, if executors do not open them by their paths.
+    - `remote`: where the files are, if executors do not open them by their paths.
+    - Returns: task ``t`` in partition ``t``; behind the last, a partition of reports.
+    - Returns: warnings.
 
-    Returns
-    -------
-    DataFrame
-        Task ``t`` in partition ``t``; behind the last, a partition of reports.
-    tuple of Finding
-        Warnings.
-
-    Raises
-    ------
-    DataError
-        With everything that is wrong in the first file that is not usable.
+    Raises `DataError` with everything that is wrong in the first file that is not usable.
     """
     frame = found.data.frame
     kind = np.int32 if len(frame) < 1 << 31 else np.int64
@@ -218,20 +192,12 @@ def read_on_executors(
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CheckUnits:
-    """Compares the counts of a task with the public units of its leaves.
-
-    Parameters
-    ----------
-    units : mapping of column to integers (leaves,)
-        In the spine's order.
-    frame : int64 (leaves,)
-        Place in the frame of each leaf.
-    """
+    """Compares the counts of a task with the public units of its leaves."""
 
     product: Product
     kind: CensusKind | None
-    units: Mapping[str, npt.NDArray[np.integer]]
-    frame: Ints
+    units: Mapping[str, npt.NDArray[np.integer]]  # column -> (leaves,): in the spine's order
+    frame: Ints  # (leaves,): place in the frame of each leaf
 
     @classmethod
     def of(cls, found: FileRows, spine: Spine) -> CheckUnits:
@@ -248,13 +214,7 @@ class CheckUnits:
 
 
 def unit_findings(found: FileRows, told: Mapping[int, Any]) -> tuple[Finding, ...]:
-    """Return what :class:`CheckUnits` said of all tasks.
-
-    Raises
-    ------
-    DataError
-        With ``strict``, if there is anything.
-    """
+    """Return what :class:`CheckUnits` said of all tasks."""
     frame, where = found.data.frame, shown_name(found.spec.paths[0])
     log = FindingLog()
     for place, rule in enumerate(unit_rules(found.spec.product, found.kind, tuple(frame.units))):
@@ -274,17 +234,7 @@ def unit_findings(found: FileRows, told: Mapping[int, Any]) -> tuple[Finding, ..
 def copy_public(spec: ReaderSpec, cache: Path) -> ReaderSpec:
     """Copy the files of frame and units to this machine.
 
-    Parameters
-    ----------
-    cache : Path
-        Folder under ``confidential/``, which the caller removes when the run is finished.
-
-    Raises
-    ------
-    ConfigError
-        If one is not there.
-    EnvironmentFailure
-        If its file system cannot be reached.
+    `cache`: folder under ``confidential/``, which the caller removes when the run is finished.
     """
     remote = spec.remote
     if remote.frame is not None:
@@ -298,19 +248,10 @@ def copy_public(spec: ReaderSpec, cache: Path) -> ReaderSpec:
 def find_data(spec: ReaderSpec) -> tuple[ReaderSpec, tuple[RemoteFile, ...]]:
     """Find the files of the data.
 
-    Returns
-    -------
-    ReaderSpec
-        Its paths are names, which nobody opens.
-    tuple of RemoteFile
-        In the same order; empty where the data are files of this machine.
+    - Returns: its paths are names, which nobody opens.
+    - Returns: in the same order; empty where the data are files of this machine.
 
-    Raises
-    ------
-    ConfigError
-        If an address stands for no file.
-    EnvironmentFailure
-        If its file system cannot be reached.
+    Raises `ConfigError` if an address stands for no file.
     """
     files = {file.address: file for wanted in spec.remote.paths for file in _found(wanted)}
     if not files:
@@ -323,13 +264,7 @@ def find_data(spec: ReaderSpec) -> tuple[ReaderSpec, tuple[RemoteFile, ...]]:
 
 
 def copy_data(spec: ReaderSpec, files: Sequence[RemoteFile], cache: Path) -> ReaderSpec:
-    """Copy the data to this machine, for a reader that executors do not have.
-
-    Raises
-    ------
-    EnvironmentFailure
-        If a file cannot be read, or not written here.
-    """
+    """Copy the data to this machine, for a reader that executors do not have."""
     folder = cache / "remote" / "data"
     paths = [
         _copy(file, folder / f"{number:06d}" / Path(shown_name(Path(file.address))).parent)

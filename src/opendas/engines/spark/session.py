@@ -57,13 +57,7 @@ def java_program() -> str | None:
 
 
 def check_environment() -> None:
-    """Check that Spark can start.
-
-    Raises
-    ------
-    EnvironmentFailure
-        If the package or Java is missing, or Java is too old.
-    """
+    """Check that Spark can start."""
     if find_spec("pyspark") is None:
         raise EnvironmentFailure(
             "engine spark: the package pyspark is not installed; install opendas[spark], or leave out "
@@ -87,19 +81,10 @@ def check_environment() -> None:
 def open_session(master: str | None, *, name: str, threads: int) -> Iterator[SparkSession]:
     """Return a session of ours on a running Spark of the caller's, or on one started here and stopped after.
 
-    Parameters
-    ----------
-    master : str or None
-        URL of a master. None: the Spark that runs in this process already, else a local one.
-    name : str
-        Of the application.
-    threads : int
-        Tasks at a time of a local one.
+    `threads`: tasks at a time of a local one.
 
-    Raises
-    ------
-    EnvironmentFailure
-        If Spark cannot start, the master is not reached, or a cluster does not authenticate and encrypt.
+    Raises `EnvironmentFailure` if Spark cannot start, the master is not reached, or a cluster does not
+    authenticate and encrypt.
     """
     check_environment()
     with _quiet():
@@ -135,13 +120,7 @@ def _is_local(master: str) -> bool:
 
 
 def _refuse_clear_text(session: SparkSession) -> None:
-    """Refuse a cluster on which counts and keys would cross the network, or reach a disk, in clear.
-
-    Raises
-    ------
-    EnvironmentFailure
-        Naming the settings that are missing.
-    """
+    """Refuse a cluster on which counts and keys would cross the network, or reach a disk, in clear."""
     settings = session.sparkContext.getConf()
 
     def lacks(*names: str) -> bool:
@@ -191,12 +170,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def spark_failures(what: str = "could not finish") -> Iterator[None]:
-    """Turn failures of Spark into ours. Its messages may quote data, so they stay in its own logs.
-
-    Raises
-    ------
-    EnvironmentFailure
-    """
+    """Turn failures of Spark into ours. Its messages may quote data, so they stay in its own logs."""
     try:
         with _quiet():
             yield
