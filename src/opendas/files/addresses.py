@@ -27,6 +27,7 @@ _OPTIONS = re.compile(r"\?[^/]*")
 _LINK = re.compile(r'<a\s[^>]*href="([^/?#."][^/?#"]*/?)"', re.IGNORECASE)
 """To what lies in the page's own folder."""
 _TIMEOUT = 60.0
+_MOST_NESTED = 16  # folders in folders: a server that has a page for every address has no last one
 
 
 def located(path: str | Path) -> Path:
@@ -35,11 +36,13 @@ def located(path: str | Path) -> Path:
     Raises
     ------
     ConfigError
-        If the address holds a password or another secret.
+        If the address holds a password or another secret, or names nothing.
     """
     path = Path(path)
     if not path.parts or _SCHEME.fullmatch(path.parts[0]) is None:
         return path
+    if len(path.parts) == 1:
+        raise ConfigError(f"{path}//: behind it, expected the name of a host or bucket, or a path.")
     options = _OPTIONS.search(str(path))
     host, *below = path.parts[1:] or [""]
     rest = [_OPTIONS.sub("", part) for part in below]
@@ -125,7 +128,7 @@ class RemotePath(PosixPath):
         yield from (self / name for name in sorted(first))
 
     def files(self) -> tuple[RemotePath, ...]:
-        """Return the files in and below it, ascending."""
+        """Return the files in and below it, ascending; each has a name that stays below it."""
         from pyarrow.fs import FileSelector
 
         system, name = self._store
@@ -134,7 +137,13 @@ class RemotePath(PosixPath):
         found = []
         for each in below:
             if each.is_file:
-                file = self / each.path[len(name.partition("?")[0]) :].lstrip("/")
+                below_it = each.path[len(name.partition("?")[0]) :].lstrip("/")
+                if not _stays_below(below_it):
+                    raise EnvironmentFailure(
+                        f"{self.address} lists files that do not lie below it, or have impossible names. "
+                        "Copy the files that you want to this machine."
+                    )
+                file = self / below_it
                 file.__dict__["_size"] = int(each.size)  # told already
                 found.append(file)
         return tuple(sorted(found))
@@ -176,18 +185,28 @@ class _WebSite:
         try:
             with urlopen(Request(_quoted(wanted), method="HEAD"), timeout=_TIMEOUT) as answer:
                 if not answer.url.endswith("/"):  # where a folder is, its page
-                    return FileInfo(wanted, FileType.File, size=int(answer.headers["Content-Length"]))
+                    size = answer.headers["Content-Length"] or ""
+                    if not (size.isascii() and size.isdigit()):
+                        raise EnvironmentFailure(
+                            f"{wanted} cannot be read: the server does not say how long it is. Copy the "
+                            "files to this machine."
+                        )
+                    return FileInfo(wanted, FileType.File, size=int(size))
         except HTTPError as error:
             if error.code not in (403, 404):
                 raise
         found = FileType.NotFound if self._listed(wanted) is None else FileType.Directory
         return FileInfo(wanted, found)
 
-    def _below(self, folder: str) -> Iterator[Any]:
+    def _below(self, folder: str, depth: int = 0) -> Iterator[Any]:
+        if depth > _MOST_NESTED:
+            raise EnvironmentFailure(f"{folder}: more than {_MOST_NESTED} folders in folders at this server.")
         for name in self._listed(folder) or ():
             place = folder.rstrip("/") + "/" + unquote(name).rstrip("/")
+            if not _stays_below(unquote(name)):
+                continue
             if name.endswith("/"):
-                yield from self._below(place)
+                yield from self._below(place, depth + 1)
             else:
                 yield self.get_file_info(place)
 
@@ -254,6 +273,11 @@ class _WebFile(io.RawIOBase):
             )
         self._place = stop
         return found
+
+
+def _stays_below(name: str) -> bool:
+    """Return whether a name that a server gives is one of a file in or below its folder."""
+    return ".." not in name.split("/") and "\0" not in name
 
 
 def _quoted(address: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, Final
@@ -29,8 +30,10 @@ PASSWORD_RULE: Final = (
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")  # two letters at least: one may be a drive
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:[0-9]*)?")
 """Host and port. Before a slash that a password holds, something else may stand."""
-_SECRET = re.compile(r"sig|.*(secret|token|passw|(access|account|shared)_?key).*", re.IGNORECASE)
-"""Names of options that are secrets: of an Azure application, and of a signed address."""
+_SECRET = re.compile(
+    r"sig|.*(signature|secret|token|passw|(access|account|shared|api)[_-]?key).*", re.IGNORECASE
+)
+"""Names of options that are secrets: of an Azure application, and of signed addresses of every store."""
 _PIECE = 1 << 20
 
 
@@ -184,7 +187,7 @@ def failures_at(address: str) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, ArrowException) as error:
+    except (OSError, ArrowException, HTTPException, UnicodeError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
         if isinstance(error, HTTPError):
             reason = f"the server answered {error.code}"

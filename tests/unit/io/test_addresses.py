@@ -9,6 +9,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
@@ -25,7 +26,7 @@ from opendas.cli.main import cli
 from opendas.comparison.sources import open_source
 from opendas.demo import write_demo
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
-from opendas.files.addresses import RemotePath, located
+from opendas.files.addresses import RemotePath, copied, located
 from opendas.files.nmf.bureau import read_bureau_levels
 from opendas.geography.frame import GQ_COLUMNS, Frame, official_codes
 from opendas.schema.histogram import Histogram
@@ -39,6 +40,8 @@ class Server(SimpleHTTPRequestHandler):
 
     sent: dict[str, int]
     parts = True
+    pages: ClassVar[dict[str, str]] = {}
+    keys: tuple[str, ...] = ()
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -53,6 +56,9 @@ class Server(SimpleHTTPRequestHandler):
         asked = urlsplit(self.path)
         if "list-type" in asked.query:
             self.list_bucket(unquote(asked.path).strip("/"), parse_qs(asked.query).get("prefix", [""])[0])
+            return
+        if asked.path in self.pages:
+            self.send_page(self.pages[asked.path])
             return
         file = Path(self.directory, unquote(asked.path).strip("/"))
         is_store = "x-amz-date" in self.headers  # which knows no folders
@@ -79,6 +85,14 @@ class Server(SimpleHTTPRequestHandler):
             ) + len(data)
             self.wfile.write(data)
 
+    def send_page(self, text: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html" if text else "text/csv")
+        if text:
+            self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
     def list_bucket(self, bucket: str, prefix: str) -> None:
         root = Path(self.directory, bucket)
         found = [
@@ -86,6 +100,7 @@ class Server(SimpleHTTPRequestHandler):
             for path in sorted(root.rglob("*"))
             if path.is_file()
         ]
+        found += [(key, 1) for key in self.keys]
         rows = "".join(
             f"<Contents><Key>{escape(key)}</Key><Size>{size}</Size><ETag>&quot;x&quot;</ETag>"
             "<LastModified>2026-11-23T00:00:00.000Z</LastModified></Contents>"
@@ -259,3 +274,51 @@ def test_an_address_is_kept_in_a_path() -> None:
     assert inner.address == "s3://b/k/State.parquet?region=r"
     assert str((inner / "part").relative_to(located("s3://b/k?region=r"))) == "State.parquet/part"
     assert not isinstance(located("a/b"), RemotePath)
+
+
+@pytest.mark.parametrize("name", ["%2e%2e/", "%2e%2e%2fhere.csv", "ppmf/%2e%2e/%2e%2e/here.csv", "a%00b"])
+def test_a_page_of_links_leads_to_nothing_outside_of_its_folder(server, folder, name) -> None:
+    """A copy would otherwise be written wherever the server says."""
+    handler, host = server
+    handler.pages = {"/bucket/odd/": f'<a href="{name}">a</a><a href="a.csv">a</a>'}
+    (folder.parent / "odd").mkdir(exist_ok=True)
+    (folder.parent / "odd" / "a.csv").write_text("a")
+    (folder.parent / "here.csv").write_text("b")
+    with copied(located(f"http://{host}/bucket/odd")) as here:
+        found = sorted(path.relative_to(here.parent).as_posix() for path in here.parent.rglob("*"))
+    assert found == ["odd", "odd/a.csv"]
+
+
+@pytest.mark.parametrize("key", ["ppmf/../../here.csv", "ppmf/a/../../../here.csv"])
+def test_a_store_names_no_file_outside_of_its_folder(server, folder, key) -> None:
+    handler, host = server
+    handler.keys = (key,)
+    place = f"s3://bucket/ppmf?endpoint_override={host.replace(':', '%3A')}&scheme=http&region=us-east-1"
+    with pytest.raises(EnvironmentFailure, match="do not lie below it"):
+        located(place).files()
+
+
+def test_folders_in_folders_have_an_end(server) -> None:
+    handler, host = server
+    handler.pages = {"/" + "again/" * k: '<a href="again/">again</a>' for k in range(1, 40)}
+    with pytest.raises(EnvironmentFailure, match="more than 16 folders in folders"):
+        located(f"http://{host}/again").files()
+
+
+def test_servers_that_break_the_protocol_are_refused_in_words(server) -> None:
+    handler, host = server
+    handler.pages = {"/long.csv": ""}
+    with pytest.raises(EnvironmentFailure, match="does not say how long it is"):
+        located(f"http://{host}/long.csv").exists()
+    for odd in ("http://exa mple/x", "http://h..x/a", f"http://{'a' * 70}/x"):
+        with pytest.raises(EnvironmentFailure, match="cannot be used"):
+            located(odd).exists()
+    for nothing in ("s3://", "https://"):
+        with pytest.raises(ConfigError, match="expected the name of a host or bucket"):
+            located(nothing)
+
+
+@pytest.mark.parametrize("option", ["X-Amz-Signature", "X-Goog-Signature", "Signature", "api_key", "sig"])
+def test_a_signed_address_is_refused_before_it_stands_anywhere(option, capsys) -> None:
+    assert guarded(cli, ["nmf", f"https://host/a?{option}=77Q317"]) == ConfigError.exit_code
+    assert "77Q317" not in "".join(capsys.readouterr())
