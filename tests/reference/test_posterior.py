@@ -22,7 +22,7 @@ from opendas.solvers.rounding.unbiased import round_unbiased
 from opendas.topdown.family_data import LevelRules
 from opendas.topdown.model import Family
 from opendas.topdown.posterior import _totals, likelihood_of, posterior_table, tree_of
-from opendas.topdown.posterior_kernels import CONCENTRATION, SIZES, run_chain, state_of
+from opendas.topdown.posterior_kernels import CONCENTRATION, GROWTH, SIZES, run_chain, state_of
 from opendas.topdown.posterior_rounding import least_error
 
 # A family of four cells: three of one group, one of another. Queries: total, group, detailed.
@@ -89,8 +89,10 @@ def summed(counts, parts) -> np.ndarray:
     return np.array([sum(counts[s] for s in part) for part in parts])
 
 
-def shares(parent, parts) -> np.ndarray:
-    return summed(parent, parts) / summed(parent, parts).sum()
+def alphas(parent, parts, a: float, part: float) -> np.ndarray:
+    """Of a division in a child that expects this part of the parent's records."""
+    totals, size = summed(parent, parts), 2 ** round(math.log2(max(1, part * sum(parent))))
+    return a * (size * totals.sum() / sum(parent)) ** GROWTH * totals / totals.sum()
 
 
 def size_law(most: int, mean: float, units: float, shape: np.ndarray) -> np.ndarray:
@@ -116,7 +118,8 @@ def log_posterior(table, tree, parent, measurement, concentration, shape) -> flo
             continue
         value += math.log(size_law(total, total * units[c] / units.sum(), units[c], shape)[n])
         for a, parts in zip(concentration, DIVISIONS, strict=True):
-            value += log_dirichlet_multinomial(summed(counts, parts), a * shares(parent, parts))
+            alpha = alphas(parent, parts, a, units[c] / units.sum())
+            value += log_dirichlet_multinomial(summed(counts, parts), alpha)
     for query in measurement.queries:
         exact = np.zeros(query.values.shape)
         np.add.at(exact.T, query.compact, table.T)
@@ -189,7 +192,7 @@ def forward(tree, parent: list[int], rng: Generator) -> tuple[np.ndarray, np.nda
             if n > total:
                 break
             for a_, parts in zip(a, DIVISIONS, strict=True):
-                counts = rng.multinomial(n, rng.dirichlet(a_ * shares(parent, parts)))
+                counts = rng.multinomial(n, rng.dirichlet(alphas(parent, parts, a_, units[c] / units.sum())))
                 for part, count in zip(parts, counts, strict=True):
                     table[c, part[0]] = count  # of a part of several cells: until it is divided itself
                 n = int(counts[0 if len(parts[0]) > 1 else 1])

@@ -24,7 +24,7 @@ from opendas.topdown.constraint_groups import Groups
 from opendas.topdown.family_data import FamilyData, LevelRules
 from opendas.topdown.informed import Informed
 from opendas.topdown.model import POSTERIOR, Family
-from opendas.topdown.posterior_kernels import Likelihood, Moments, Tree, run_chain, state_of
+from opendas.topdown.posterior_kernels import GROWTH, Likelihood, Moments, Tree, run_chain, state_of
 from opendas.topdown.posterior_rounding import least_error
 from opendas.topdown.rounding import round_estimate
 
@@ -211,6 +211,10 @@ def tree_of(family: Family, rules: LevelRules, groups: Groups) -> Tree:
         if depth:
             above[nodes] = path[depth - 1]
     units, lower, upper = _sizes(family, bounds, total)
+    expected = total[: len(bounds)] * (units / np.maximum(units.sum(axis=0), 1.0))
+    kinds, kind = np.unique(np.rint(np.log2(np.maximum(expected, 1.0))), axis=0, return_inverse=True)
+    root = np.arange(firsts[-1])
+    root[path] = path[0]
     return Tree(
         path,
         above,
@@ -218,6 +222,9 @@ def tree_of(family: Family, rules: LevelRules, groups: Groups) -> Tree:
         np.where(above < 0, 1.0, total / np.maximum(total[above], 1)),
         total,
         units,
+        expected,
+        kind.reshape(-1),
+        (2.0 ** kinds[:, root] * total / np.maximum(total[root], 1)) ** GROWTH,
         lower,
         upper,
         groups.mask,

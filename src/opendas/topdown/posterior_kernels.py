@@ -24,8 +24,11 @@ STEP = 0.5
 """Standard deviation of a proposed change of a concentration; of a shape of sizes it is twice that."""
 EVERY, PROPOSALS = 8, 2
 """Hyperparameters are proposed after every so many sweeps, so many times."""
-CONCENTRATION = (math.log(12.0), 0.5)
-"""Mean and standard deviation of the logarithm of a concentration."""
+CONCENTRATION = (1.0, 0.6)
+"""Mean and standard deviation of the logarithm of a concentration, where one record is expected."""
+GROWTH = 0.4
+"""A concentration grows with this power of the expected count (a power of two) of what is divided: members of
+a household are alike, so that few records are less like the parent than many."""
 SIZES = ((math.log(3.0), 1.0), (-1.0, 1.5), (-1.7, 1.5), (-4.0, 1.0))
 """The same of a class's shape for each unit, its squared coefficient of variation (both logarithms), and of
 the weights of empty and of arbitrary children against ordinary ones (logits)."""
@@ -53,6 +56,11 @@ class Tree(NamedTuple):
         Counts of the family's parent.
     units : float64 (C, G)
         Expected relative size of a class in a child; zero where it must be empty.
+    expected : float64 (C, G)
+        Counts of classes where the parent's are shared out by units.
+    kind : int64 (C,)
+    scale : float64 (k, V)
+        Of children of each kind, those that expect about the same: see :data:`GROWTH`.
     lower, upper : int64 (C, G)
     mask : bool (C, s)
         Cells that a child may use.
@@ -64,6 +72,9 @@ class Tree(NamedTuple):
     share: Floats
     total: Ints
     units: Floats
+    expected: Floats
+    kind: Ints
+    scale: Floats
     lower: Ints
     upper: Ints
     mask: Bools
@@ -99,8 +110,9 @@ class State(NamedTuple):
         Logarithm, of the children of nodes at each depth.
     sizes : float64 (G, 4)
         See :data:`SIZES`.
-    nodes, offsets : float64 (e,) and int64 (V + 1,)
-        Log weights of the counts of nodes below the classes, from 0, filled where they have been asked for.
+    nodes, offsets : float64 (k, e) and int64 (V + 1,)
+        Log weights of the counts of nodes below the classes, from 0, in children of each kind; filled where
+        they have been asked for.
     roots : float64 (C, f)
         The same of classes, for each child.
     starts : int64 (G + 1,)
@@ -181,6 +193,12 @@ def log_size(n, mean, units, shape, total):
 
 
 @inner
+def _concentration(tree, logarithm, c, v):
+    """Return the concentration with which a node of a child is divided."""
+    return math.exp(logarithm) * tree.scale[tree.kind[c], v]
+
+
+@inner
 def _root_weight(tree, state, c, g, n):
     """Return, and remember, the log weight of a class's count: of its size, and its part of the division."""
     at = state.starts[g] + n
@@ -189,26 +207,27 @@ def _root_weight(tree, state, c, g, n):
     elif tree.units[c, g] == 0.0:
         value = 0.0 if n == 0 else IMPOSSIBLE
     else:
-        mean = tree.total[g] * tree.units[c, g] / tree.units[:, g].sum()
-        value = log_size(n, mean, tree.units[c, g], state.sizes[g], tree.total[g])
-        value += math.lgamma(n + 1.0) - _rising(math.exp(state.concentration[0]), n)
+        value = log_size(n, tree.expected[c, g], tree.units[c, g], state.sizes[g], tree.total[g])
+        value += math.lgamma(n + 1.0) - _rising(_concentration(tree, state.concentration[0], c, g), n)
     if at < state.starts[g + 1]:
         state.roots[c, at] = value
     return value
 
 
 @inner
-def _node_weight(tree, state, v, n):
-    """Return, and remember, the log weight of the count of a node below a class, in any child."""
+def _node_weight(tree, state, c, v, n):
+    """Return, and remember, the log weight of the count of a node below a class."""
     at = state.offsets[v] + n
     depth = tree.depth[v]
-    value = _rising(math.exp(state.concentration[depth - 1]) * tree.share[v], n)
+    value = _rising(
+        _concentration(tree, state.concentration[depth - 1], c, tree.parent[v]) * tree.share[v], n
+    )
     if depth == len(state.concentration):
         value -= math.lgamma(n + 1.0)
     else:
-        value -= _rising(math.exp(state.concentration[depth]), n)
+        value -= _rising(_concentration(tree, state.concentration[depth], c, v), n)
     if at < state.offsets[v + 1]:
-        state.nodes[at] = value
+        state.nodes[tree.kind[c], at] = value
     return value
 
 
@@ -221,7 +240,7 @@ def log_prior(tree, state):
         for g in range(classes):
             value += _root_weight(tree, state, c, g, state.counts[c, g])
         for v in range(classes, len(tree.parent)):
-            value += _node_weight(tree, state, v, state.counts[c, v])
+            value += _node_weight(tree, state, c, v, state.counts[c, v])
     return value
 
 
@@ -255,7 +274,7 @@ def state_of(tree, likelihood, table, seed):
         residual,
         np.full(depths, CONCENTRATION[0]),
         sizes,
-        np.full(offsets[nodes], UNFILLED),
+        np.full((len(tree.scale), offsets[nodes]), UNFILLED),
         offsets,
         np.full((children, starts[classes]), UNFILLED),
         starts,
@@ -283,6 +302,7 @@ def _split(tree, likelihood, state, s, a, b, weights):
         linear += wa * residual[a, row[q, s]] - wb * residual[b, row[q, s]]
         curvature += wa + wb
     roots, nodes, starts, offsets, path = state.roots, state.nodes, state.starts, state.offsets, tree.path
+    kind_a, kind_b = tree.kind[a], tree.kind[b]
     best = -np.inf
     g = path[0, s]
     first, last = starts[g], starts[g + 1]
@@ -294,10 +314,10 @@ def _split(tree, likelihood, state, s, a, b, weights):
             value += known if known != UNFILLED else _root_weight(tree, state, c, g, n)
         for level in range(1, depths + 1):
             v = path[level, s]
-            for n in (counts[a, v] + d, counts[b, v] - d):
+            for c, k, n in ((a, kind_a, counts[a, v] + d), (b, kind_b, counts[b, v] - d)):
                 at = offsets[v] + n
-                known = nodes[at] if at < offsets[v + 1] else UNFILLED
-                value += known if known != UNFILLED else _node_weight(tree, state, v, n)
+                known = nodes[k, at] if at < offsets[v + 1] else UNFILLED
+                value += known if known != UNFILLED else _node_weight(tree, state, c, v, n)
         weights[there - low] = value
         best = max(best, value)
     total = 0.0
@@ -345,28 +365,28 @@ def _sweep(tree, likelihood, state, order, weights):
 @inner
 def _division(tree, state, depth, log_concentration):
     """Return the log probability of how nodes at a depth divide among their children."""
-    a = math.exp(log_concentration)
     value = 0.0
     cells, depths = tree.path.shape[1], len(state.concentration)
     for v in range(len(tree.parent)):
         if tree.depth[v] == depth + 1:
             for c in range(len(state.counts)):
-                value += _rising(a * tree.share[v], state.counts[c, v])
+                if state.counts[c, v]:
+                    a = _concentration(tree, log_concentration, c, tree.parent[v])
+                    value += _rising(a * tree.share[v], state.counts[c, v])
         elif tree.depth[v] == depth and (depth < depths and v < len(tree.parent) - cells):
             for c in range(len(state.counts)):
-                value -= _rising(a, state.counts[c, v])
+                if state.counts[c, v]:
+                    value -= _rising(_concentration(tree, log_concentration, c, v), state.counts[c, v])
     return value
 
 
 @inner
 def _all_sizes(tree, state, g, shape):
     value = 0.0
-    every = tree.units[:, g].sum()
     for c in range(len(state.counts)):
         units = tree.units[c, g]
         if units > 0.0:
-            mean = tree.total[g] * units / every
-            value += log_size(state.counts[c, g], mean, units, shape, tree.total[g])
+            value += log_size(state.counts[c, g], tree.expected[c, g], units, shape, tree.total[g])
     return value
 
 
