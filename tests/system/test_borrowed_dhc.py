@@ -211,4 +211,6 @@ def test_ties_that_are_refused(made: Path, tmp_path: Path, capsys) -> None:
     pl = tmp_path / "pl" / "pl94-persons"
     assert "agrees with a redistricting release" in refused(2, pl, "--tie", made / "pl94")
     opendas.release(opendas.load(made / "pl94-persons.toml"), tmp_path / "seeded", seed=1)
-    assert "its noise can be computed by others" in refused(4, nmf, "--tie", tmp_path / "seeded")
+    said = refused(4, nmf, "--tie", tmp_path / "seeded")
+    assert "its noise can be computed by others" in said
+    assert "give this run a seed" not in said, "published measurements take none"

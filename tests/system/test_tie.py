@@ -296,7 +296,9 @@ def test_a_tie_that_cannot_be_is_refused(
     assert expected in " ".join(said.split())
 
 
-def test_a_real_run_is_not_tied_to_a_seeded_release(world: Path, tmp_path: Path) -> None:
+def test_a_real_run_is_not_tied_to_a_seeded_release(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, text = opendas("run", world / "run.toml", "--out", tmp_path / "seeded", "--seed", 1)
     assert code == 0, text
     path = world / f"seeded-{tmp_path.name}.toml"
@@ -305,7 +307,13 @@ def test_a_real_run_is_not_tied_to_a_seeded_release(world: Path, tmp_path: Path)
     assert code == 4
     assert "is stamped NOT FOR RELEASE" in " ".join(text.split())
     assert not (tmp_path / "real/release").exists()
-    code, text = opendas("run", path, "--out", tmp_path / "test", "--seed", 2)
+    words = ("run", path, "--out", tmp_path / "test")
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", _stop)
+        assert opendas(*words, "--seed", 2)[0] == 130
+    code, text = opendas(*words, "--resume")
+    assert (code, "was started with another seed" in " ".join(text.split())) == (4, True), text
+    code, text = opendas(*words, "--seed", 2, "--resume")
     assert code == 0, text
     (total,) = certificate_of(tmp_path / "test")["totals"]
     assert total["unbounded"]
@@ -349,6 +357,10 @@ def test_drawing_what_is_read_is_the_same_release_as_drawing_everything(
     names = sorted(path.name for path in lazy.iterdir())
     assert names == sorted(path.name for path in full.iterdir())
     assert [(lazy / name).read_bytes() for name in names] == [(full / name).read_bytes() for name in names]
+
+
+def _stop(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def test_workers_and_an_interruption_change_nothing(

@@ -134,7 +134,8 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
     act.tell("reading", 1, 1)
     act.clock.lap("read")
     constraints = bound_table(product, data.frame, spine, declared_invariants(product, counts.answers, spine))
-    constraints = tie_constraints(run, constraints, seeded=act.options.seed is not None)
+    seeded = act.options.seed is not None or (act.earlier is not None and act.earlier.seed is not None)
+    constraints = tie_constraints(run, constraints, seeded=seeded)
     check_feasible(product, spine, constraints)
     protection = ProtectionMap.of(plan, data.frame, constraints)
     protection.check()
@@ -183,10 +184,11 @@ def tie_constraints(run: Run, constraints: ConstraintTable, *, seeded: bool) -> 
     if tie is None or release is None:
         return constraints
     if not seeded and any(act.loss is None for act in tie.acts):
+        else_seed = "" if run.resolved.published is not None else ", or give this run a seed, too"
         raise PrivacyError(
             f"[tie]: the release of {tie.product} is stamped {NOT_FOR_RELEASE}: its noise can be computed by "
             "others, so that this release would show what it hides. Tie to a release that was made with a "
-            "secret key, or give this run a seed, too."
+            f"secret key{else_seed}."
         )
     counts = tied_counts(release, run.product, run.frame)
     if (types := UnitTypes.of(run.product, run.frame)) is not None:
