@@ -199,7 +199,11 @@ class Spine:
         return found, path
 
     def canonical_bytes(self) -> Iterator[bytes]:
-        """Yield a canonical serialisation of the (public) spine, for the plan digest."""
+        """Yield a canonical serialisation of the (public) spine, for the plan digest.
+
+        The width in which a level's codes are held is part of it, and kept by ``spine.parquet``: codes of
+        divided geounits are held wider than they are long, and noise was derived from such digests.
+        """
         for level, shares in zip(self.levels, self.shares, strict=True):
             yield level.name.encode() + b"\0"
             yield np.array([len(level), level.geocodes.dtype.itemsize], dtype="<i8").tobytes()

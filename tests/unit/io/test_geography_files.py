@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -78,7 +79,18 @@ def test_incomplete_product_is_a_format_error(persons):
         product_from_json(value)
 
 
-@pytest.mark.parametrize("make", [lambda example: standard_spine(example.frame), reordered_spine])
+def held_wider(example):
+    """Return a spine whose codes are held in more bytes than they are long, as those of divided geounits."""
+    spine = standard_spine(example.frame)
+    levels = tuple(
+        replace(level, geocodes=level.geocodes.astype(f"S{level.geocodes.dtype.itemsize + 9}"))
+        for level in spine.levels
+    )
+    assert replace(spine, levels=levels).digest() != spine.digest()
+    return replace(spine, levels=levels)
+
+
+@pytest.mark.parametrize("make", [lambda example: standard_spine(example.frame), reordered_spine, held_wider])
 def test_spine_comes_back_with_its_digest(persons, tmp_path, make):
     spine = make(persons)
     write_spine(tmp_path / "spine.parquet", spine)
