@@ -764,7 +764,7 @@ def _summary_lines(found: Mapping[str, Any]) -> Iterator[str]:
             "query": query["query"],
             "rows": query["rows"],
             "asked": query["geounits"],
-            "variance": None if query["variance"] is None else round(query["variance"], 4),
+            "variance": None if query["variance"] is None else float(f"{query['variance']:.4g}"),
         }
         for level in found["levels"]
         for query in level["queries"]

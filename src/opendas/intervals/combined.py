@@ -38,6 +38,9 @@ _LEAST_EIGENVALUE = 1e-10
 
 _ROWS_AT_ONCE = 4_000_000
 
+_CHANCE = 1e-9
+"""Totals this improbable contradict each other: far above what the law of a sum is rounded by."""
+
 
 @dataclass(frozen=True, eq=False)
 class OtherMeasurements:
@@ -232,16 +235,33 @@ class CombinedEstimates:
             )
             for tree, rows in ((self._first, same), (self._other.estimates, every))
         )
-        with np.errstate(invalid="ignore"):
-            spread = np.sqrt(np.maximum(one.variance + two.variance, NO_NOISE))
-            apart = np.nan_to_num(np.abs(one.value - two.value) / spread)[:, 0]
+        apart = beyond_chance(one, two)[:, 0]
         worst = int(apart.argmax())
-        if apart[worst] > MOST_APART:
+        if apart[worst]:
             raise FormatError(
                 f"{first.product.name} and {other.product.name} differ about the total of county "
                 f"{codes[worst].decode()} by {apart[worst]:.0f} standard deviations: they do not measure one "
                 "truth. Keep files of two censuses, and of two vintages, apart."
             )
+
+
+def beyond_chance(one: Estimated, two: Estimated) -> Floats:
+    """Return the standard deviations by which two estimates of the same counts differ, float64 (a, t).
+
+    Zero where noise alone brings that often enough. Many of them may be chance where a few draws of narrow
+    noise, or of Laplace noise, are most of an error: then its own law is asked.
+    """
+    with np.errstate(invalid="ignore"):
+        spread = np.sqrt(np.maximum(one.variance + two.variance, NO_NOISE))
+        apart = np.nan_to_num(np.abs(one.value - two.value) / spread)
+        share = np.nan_to_num(np.stack([one.variance, two.variance]) / spread**2)
+    apart[apart <= MOST_APART] = 0.0
+    kinds = np.stack([one.kind, two.kind])
+    for area, column in np.argwhere((apart > 0) & (kinds >= 0).any(axis=0)).tolist():
+        law = _law((one, two), kinds[:, area, column], share[:, area, column])
+        if law.coverage(float(apart[area, column]) * (1 - 1e-6)) < 1 - _CHANCE:
+            apart[area, column] = 0.0
+    return np.asarray(apart)
 
 
 def _gain(one: Covaried, left: Ints, two: Covaried, right: Ints, t: int) -> Floats:
@@ -284,7 +304,7 @@ def combined(parts: Sequence[Estimated]) -> Estimated:
 
 
 def _law(parts: Sequence[Estimated], numbers: Ints, share: Floats) -> NoiseSum:
-    """Return the law of a mean, with variance 1, from the standardised laws of its parts."""
+    """Return the law of a mean or a difference, with variance 1, from the standardised laws of its parts."""
     draws: list[Draws] = []
     rest = 0.0
     for part, number, of_variance in zip(parts, numbers.tolist(), share.tolist(), strict=True):

@@ -18,6 +18,7 @@ from opendas.errors import FormatError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
 from opendas.intervals.laws import NoiseLaw
+from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
@@ -60,6 +61,21 @@ class NoisyLevel:
             for column, law in enumerate(laws):
                 if law is not None:
                     found[row, column] = law.variance
+        return found
+
+    @property
+    def losses(self) -> Floats:
+        """One over the parameter of the noise of each answer, float64 (c, q): rho between bounded neighbours.
+
+        One over the variance of noise that is not Gaussian; 0 where a class was not asked.
+        """
+        found = np.zeros((len(self.laws), len(self.queries)))
+        for row, laws in enumerate(self.laws):
+            for column, law in enumerate(laws):
+                if isinstance(law, DiscreteGaussian):
+                    found[row, column] = float(1 / law.sigma2)
+                elif law is not None:
+                    found[row, column] = 1.0 / law.variance
         return found
 
 

@@ -28,7 +28,7 @@ from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.query_groups import QueryGroup
 
 MOST_APART = 7.0
-"""Standard deviations by which measurements of one total may differ: chance is below 1e-11."""
+"""Standard deviations by which measurements of one total may differ: chance is below 5e-11."""
 
 _NUMBERS_AT_ONCE = 4_000_000
 
@@ -116,7 +116,21 @@ class Covaried:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredTotals:
-    """What the own measurements of geounits say about their totals: mean and variance, float64 (g,) each."""
+    """What the own measurements of geounits say about their totals.
+
+    Parameters
+    ----------
+    value : float64 (g,)
+        Weighted means.
+    variance : float64 (g,)
+        From the parameters of the noise: of a normal law whose tails bound those of the mean's error.
+
+    Notes
+    -----
+    Canonne, Kamath and Steinke (2020), Corollary 17: a discrete Gaussian is sub-Gaussian with its own
+    ``sigma2``, however narrow. So is a sum of them, with the sum of theirs: it is further than ``t`` of these
+    standard deviations from its mean with a probability of at most ``2 exp(-t**2 / 2)``.
+    """
 
     value: Floats
     variance: Floats
@@ -142,11 +156,8 @@ class MeasuredTotals:
 
 
 def _information(law: NoiseLaw | None) -> float:
-    """Return one over the variance of Gaussian noise, at least a quarter; 0 for others, whose tails are wide.
-
-    Discrete noise narrower than that is mostly zero, and one draw of 1 is many of its standard deviations.
-    """
-    return 1.0 / max(float(law.sigma2), 0.25) if isinstance(law, DiscreteGaussian) else 0.0
+    """Return one over the parameter of Gaussian noise; 0 for others, whose tails are wide."""
+    return float(1 / law.sigma2) if isinstance(law, DiscreteGaussian) else 0.0
 
 
 @np.errstate(divide="ignore", invalid="ignore")  # where nothing was measured, the variance is infinite
@@ -185,7 +196,8 @@ def _refuse(tree: NoisyTree, number: int, one: MeasuredTotals, two: MeasuredTota
         level = tree.spine.levels[number]
         raise FormatError(
             f"{tree.product.name}: what was measured of {level.name} {level.geocodes[worst].decode()} and "
-            f"{what} differ about its total by {apart[worst]:,.0f} standard deviations, more than chance: "
+            f"{what} differ about its total by more than {int(apart[worst]):,} standard deviations, more "
+            "than chance: "
             "they are of two censuses, of two vintages, or of another hierarchy than was measured."
         )
 

@@ -161,6 +161,26 @@ class DiscreteGaussian(_SymmetricLaw):
         """What noise is told apart by: ``sigma2``."""
         return self.sigma2
 
+    @classmethod
+    def of_variance(cls, variance: float) -> DiscreteGaussian:
+        """Return the law whose :attr:`variance` is given, as plain a fraction as nine digits of it allow.
+
+        Parameters
+        ----------
+        variance : float, > 0
+            In squared counts; the Census Bureau's files state it in single precision.
+        """
+        if variance >= _WIDE:
+            return cls(Fraction(variance).limit_denominator(1 << 20))
+        low, high = math.log(variance), math.log(_WIDE)
+        while high - low > 1e-14 * max(1.0, abs(low)):
+            middle = (low + high) / 2
+            if _variance_in_doubles(math.exp(middle)) < variance:
+                low = middle
+            else:
+                high = middle
+        return cls(1 / Fraction(math.exp(-high)).limit_denominator(1 << 20))
+
     @property
     def variance(self) -> float:
         """Variance of the integer law, in squared counts: below ``sigma2``, equal to it when wide.
@@ -354,6 +374,13 @@ def _narrow_gaussian_variance(sigma2: Fraction) -> float:
     total = (1 << _DOUBLE_PRECISION) + sum(low + high for low, high in weights)
     second = sum(k * k * (low + high) for k, (low, high) in enumerate(weights, start=1))
     return float(Fraction(second, total))
+
+
+def _variance_in_doubles(sigma2: float) -> float:
+    """Return the same to the precision of a double, for ``sigma2`` up to 8, by 40 weights."""
+    squares = np.arange(1, 41, dtype=np.float64) ** 2
+    weights = np.exp(-squares / (2 * sigma2))
+    return float(2 * (squares @ weights) / (1 + 2 * weights.sum()))
 
 
 @lru_cache(maxsize=1024)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -359,11 +358,6 @@ def classes_of(variance: Floats) -> tuple[Floats, Ints]:
         return np.zeros((1, 0)), np.zeros(len(variance), dtype=np.int64)
     kinds, which = np.unique(variance, axis=0, return_inverse=True)
     return kinds, which.reshape(-1).astype(np.int64)
-
-
-def as_fraction(variance: float) -> Fraction:
-    """Return the parameter of a law of that variance; files hold it in single or double precision."""
-    return Fraction(variance).limit_denominator(1 << 20)
 
 
 def index_rows(

@@ -26,7 +26,6 @@ from opendas.errors import ConfigError, FormatError
 from opendas.files.nmf.bureau import (
     BureauLevel,
     Progress,
-    as_fraction,
     classes_of,
     index_rows,
     read_bureau_levels,
@@ -49,8 +48,8 @@ from opendas.schema.query_groups import QueryGroup
 log = logging.getLogger(__name__)
 
 
-SAME_LOSS = 5e-4
-"""Part by which losses may differ: variances of narrow noise are not quite the parameter of its law."""
+SAME_LOSS = 1e-5
+"""Part by which losses may differ: files state variances in single precision."""
 
 _GEOCODE = 16
 _COMPANION = "tenvacgq_dpq"
@@ -74,6 +73,8 @@ class Noise:
         Of each of them.
     variance : float64 (c, q)
         Of the classes of geounits with equal noise; infinite where one was not asked.
+    loss : float64 (c, q)
+        One over the parameter of its law; 0 where one was not asked.
     which : int64 (g,)
         Class of each geounit.
     """
@@ -81,6 +82,7 @@ class Noise:
     names: tuple[str, ...]
     rows: tuple[int, ...]
     variance: Floats
+    loss: Floats
     which: Ints
 
 
@@ -215,24 +217,20 @@ class BureauFile:
         if companion and self.product.companion is not None:
             named[_COMPANION] = self.product.companion.workload.group("detailed")
         groups, _, variance = index_rows(level, named)
-        kinds, which = classes_of(variance)
+        noisy = _noisy(level, groups, variance)
         names = tuple(
             "tenvacgq" if name == _COMPANION else group.name
             for name, group in zip(named, groups, strict=True)
         )
-        return Noise(names, tuple(group.size for group in groups), kinds, which)
+        sizes = tuple(group.size for group in groups)
+        return Noise(names, sizes, noisy.variances, noisy.losses, noisy.which)
 
     def _warn_of_losses(self, noisy: Sequence[NoisyLevel]) -> None:
         """Say where the way from the top to a block has less noise than elsewhere, or more.
 
         One budget gives every way the same loss, whatever was bypassed; a part that is missing takes a piece.
         """
-        spent = []
-        for level in noisy:
-            with np.errstate(divide="ignore"):
-                loss = np.where(np.isfinite(level.variances), 1.0 / level.variances, 0.0).sum(axis=1)
-            spent.append(loss[level.which])
-        uneven = uneven_losses(self.spine, spent)
+        uneven = uneven_losses(self.spine, [level.losses.sum(axis=1)[level.which] for level in noisy])
         if uneven is not None:
             leaf, number, least, most = uneven
             log.warning(
@@ -321,7 +319,7 @@ def _noisy(level: BureauLevel, groups: tuple[QueryGroup, ...], variance: Floats)
     """Return what was asked of a level, and the law of each variance."""
     kinds, which = classes_of(variance)
     laws = tuple(
-        tuple(DiscreteGaussian(as_fraction(v)) if np.isfinite(v) else None for v in kind)
+        tuple(DiscreteGaussian.of_variance(v) if np.isfinite(v) else None for v in kind)
         for kind in kinds.tolist()
     )
     return NoisyLevel(level.geolevel, groups, laws, which)

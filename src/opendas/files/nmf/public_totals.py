@@ -18,6 +18,7 @@ from opendas.errors import FormatError
 from opendas.files.nmf.bureau import BureauLevel
 from opendas.files.nmf.bureau_answers import read_values
 from opendas.intervals.tree_estimates import MOST_APART
+from opendas.sampling.laws import DiscreteGaussian
 
 _MOST_ROWS = 10_000
 """Sums of query groups with more rows say little about a total, and take long to read."""
@@ -86,8 +87,8 @@ class PublicTotals:
 def check_states(level: BureauLevel, totals: Mapping[str, int], what: str, source: str) -> None:
     """Compare exact totals of states with what was measured about them.
 
-    Every query group divides all people, so that the sum of its answers measures the total, with the summed
-    variance of its noise.
+    Every query group divides all people, so that the sum of its answers measures the total, with the sum of
+    the noise, whose tails :class:`opendas.intervals.tree_estimates.MeasuredTotals` bounds.
 
     Parameters
     ----------
@@ -104,7 +105,7 @@ def check_states(level: BureauLevel, totals: Mapping[str, int], what: str, sourc
     """
     rows = level.measured
     sizes = np.array([int(np.prod(shape)) for shape in rows.shapes], dtype=np.int64)
-    asked = np.flatnonzero(np.isfinite(rows.variance)) if len(rows) else np.zeros(0, dtype=np.int64)
+    asked = np.flatnonzero(np.isfinite(rows.variance) & (rows.variance > 0))
     estimate: dict[str, tuple[float, float]] = {}
     for code in level.geocodes.tolist():
         mine = asked[rows.geocode[asked] == code]
@@ -115,7 +116,7 @@ def check_states(level: BureauLevel, totals: Mapping[str, int], what: str, sourc
                 continue
             answers = read_values(rows, np.array([row]), size, level.folder, rows.names[rows.name[row]])
             values.append(float(answers.sum()))
-            weights.append(1.0 / (size * max(float(rows.variance[row]), 1e-12)))
+            weights.append(float(1 / DiscreteGaussian.of_variance(float(rows.variance[row])).sigma2) / size)
         if not values:
             return
         state = code[-2:].decode()
@@ -127,6 +128,7 @@ def check_states(level: BureauLevel, totals: Mapping[str, int], what: str, sourc
             apart = abs(value - totals[state]) / variance**0.5
             raise FormatError(
                 f"{source}: {totals[state]:,} {what} in state {state}, and its measurements say "
-                f"{value:,.0f}, which is {apart:,.0f} standard deviations away: more than chance. The totals "
-                "and the measurements are of two censuses, or of two files that do not belong together."
+                f"{value:,.0f}, which is more than {int(apart):,} standard deviations away: more than "
+                "chance. The totals and the measurements are of two censuses, or of two files that do not "
+                "belong together."
             )

@@ -191,13 +191,9 @@ def summary_of_tree(tree: NoisyTree) -> FileSummary:
     """Return the summary of measurements of a release."""
     levels, gaussian = [], True
     for noisy, held in zip(tree.levels, tree.constraints.levels, strict=True):
-        loss = np.zeros((len(noisy.laws), len(noisy.queries)))
-        for kind, laws in enumerate(noisy.laws):
-            for column, law in enumerate(laws):
-                if isinstance(law, DiscreteGaussian):
-                    loss[kind, column] = float(1 / law.sigma2)
-                elif law is not None:
-                    gaussian, loss[kind, column] = False, 1.0 / law.variance
+        gaussian &= all(
+            law is None or isinstance(law, DiscreteGaussian) for kind in noisy.laws for law in kind
+        )
         exact = [invariant.query.name for invariant in held.invariants]
         exact += ["total of parts together"] if held.joint is not None else []
         exact += ["bounds"] if tree.product.bounds else []
@@ -207,7 +203,7 @@ def summary_of_tree(tree: NoisyTree) -> FileSummary:
                 tuple(query.name for query in noisy.queries),
                 tuple(query.size for query in noisy.queries),
                 noisy.variances,
-                loss,
+                noisy.losses,
                 noisy.which,
                 tuple(exact),
             )
@@ -230,11 +226,10 @@ def summary_of_file(path: Path, state: str | None = None, progress: Progress | N
     levels = []
     for level in file.levels:
         noise = file.noise(level)
-        loss = np.where(np.isfinite(noise.variance), 1.0 / noise.variance, 0.0)
         exact = sorted({name.removesuffix("_con") for name in level.constraints.names})
         levels.append(
             LevelSummary(
-                level.geolevel, noise.names, noise.rows, noise.variance, loss, noise.which, tuple(exact)
+                level.geolevel, noise.names, noise.rows, noise.variance, noise.loss, noise.which, tuple(exact)
             )
         )
     states = tuple(code.decode() for code in np.unique(file.frame.geocodes.astype("S2")).tolist())

@@ -103,7 +103,7 @@ def implied_budget(
     spine : Spine
         Without shares.
     noisy : sequence of NoisyLevel
-        Per geolevel; a law's ``sigma2`` is the variance as it is published.
+        Per geolevel.
     stated : StatedBudget, optional
         The only one that is looked at. By default all presets of the product.
 
@@ -114,8 +114,7 @@ def implied_budget(
         stated budget; or if it cannot be told what belongs to which geolevel.
     """
     published = [_published(level) for level in noisy]
-    losses = [1.0 / variance for variance in published]
-    spent = [loss.sum(axis=1)[level.which] for loss, level in zip(losses, noisy, strict=True)]
+    spent = [level.losses.sum(axis=1)[level.which] for level in noisy]
     uneven = uneven_losses(spine, spent)
     if uneven is not None:
         leaf, number, least, most = uneven
@@ -156,7 +155,7 @@ def implied_budget(
 
 
 def _published(level: NoisyLevel) -> Floats:
-    """Return variances as the file has them, float64 (c, q); infinite where a class was not asked."""
+    """Return ``sigma2`` of each published variance, float64 (c, q); infinite where a class was not asked."""
     found = np.full((len(level.laws), len(level.queries)), np.inf)
     for row, laws in enumerate(level.laws):
         for column, law in enumerate(laws):
@@ -199,8 +198,9 @@ def _shares_by(
             if not fitting:
                 query = _unlike(budget, number, names, values, Fraction(1))
                 sigma2 = 1 / (budget.rho * own[number] * planned[query])
+                variance = level.variances[kind, queries.index(query)]
                 return (
-                    f"query {query!r} at {level.geolevel} has variance {values[query]:.8g}, and by that "
+                    f"query {query!r} at {level.geolevel} has variance {variance:.8g}, and by that "
                     f"budget {DiscreteGaussian(sigma2).variance:.8g}."
                 )
             multiples[kind] = fitting[0]
@@ -221,12 +221,11 @@ def _possible(own: Sequence[Fraction], number: int) -> list[Fraction]:
 def _unlike(
     budget: StatedBudget, number: int, names: Sequence[str], values: Mapping[str, float], multiple: Fraction
 ) -> str:
-    """Return the first query group whose variance is not that of the budget; an empty text if all are."""
+    """Return the first query group whose noise is not that of the budget; an empty text if all are."""
     share = budget.rho * budget.geolevels[names[number]] * multiple
     for query, value in values.items():
         sigma2 = 1 / (share * budget.queries[names[number]][query])
-        near = abs(value - float(sigma2)) <= _CLOSE * value
-        if not near and abs(value - DiscreteGaussian(sigma2).variance) > _CLOSE * value:
+        if abs(value - float(sigma2)) > _CLOSE * value:
             return query
     return ""
 
