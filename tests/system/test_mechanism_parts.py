@@ -190,8 +190,8 @@ def test_what_is_no_mechanism_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     module = folder / "dummy_mechanism.py"
     good = module.read_text()
     for old, new, said in (
-        ('"zcdp"', '"pure-dp"', "not one of zCDP"),
-        ("def margin", "def width", "is no mechanism"),
+        ('"zcdp"', '"pure-dp"', "not a zCDP mechanism"),
+        ("def margin", "def width", "is not a mechanism"),
     ):
         module.write_text(good.replace(old, new))
         with monkeypatch.context() as patch:

@@ -58,7 +58,7 @@ def test_query_names_are_brought_into_schema_order() -> None:
     budget = resolve_budget(spec, STATE, CANONICAL)
     assert list(budget.query_shares("block")) == ["hispanic * cenrace", "detailed"]
     spelled_twice = {"*": {"cenrace * hispanic": "1/2", "hispanic * cenrace": "1/2"}}
-    with pytest.raises(BudgetError, match="there twice"):
+    with pytest.raises(BudgetError, match="appears twice"):
         resolve_budget(BudgetSpec(preset="pr2020-persons", queries=spelled_twice), STATE, CANONICAL)
 
 

@@ -178,7 +178,7 @@ def level(**fields: object) -> dict[str, object]:
         (level(nodes=2.5), "levels[1].nodes", "from 1"),
         (level(value=[1]), "levels[1].value", "did you mean values?"),
         (level(values=[1], fixed="yes"), "levels[1].fixed", "true or false"),
-        ({"levels": [TREE[0], TREE[0]]}, "levels[1].name", "'state' is there twice"),
+        ({"levels": [TREE[0], TREE[0]]}, "levels[1].name", "'state' appears twice"),
         ({"levels": [{"values": [1]}]}, "levels[0].name", "expected text"),
         ({"levels": [7]}, "levels[0]", "expected an object"),
         ({"levels": []}, "levels", "at least one level"),
@@ -190,7 +190,7 @@ def level(**fields: object) -> dict[str, object]:
         ({"levels": [{"name": "a\x1b[31m", "nodes": 3}]}, "levels[0].name", "expected text"),
         ({"levels": TREE, "\ud800": 1}, "\\ud800", "is not known"),
         (level(values=list(range(2048)), mult=[2**53] * 2048), "levels[1].values", "at most 2**53 nodes"),
-        ('{"levels": [{"name": "a", "nodes": 1, "nodes": 3}]}', "nodes", "is there twice"),
+        ('{"levels": [{"name": "a", "nodes": 1, "nodes": 3}]}', "nodes", "appears twice"),
     ],
 )
 def test_wrong_counts_exit_3_and_name_the_field(

@@ -400,7 +400,7 @@ def test_the_budget_is_divided_between_product_and_companion(place: str, tmp_pat
     [
         ('hisp = "1"', "gives nothing to dhc-units-tenvacgq: what it gives to query groups of tenvacgq"),
         ('tenvacgq = "1"', "gives nothing to dhc-units: "),
-        ('hisp = "1/2", tenvacgq = "1/4", " tenvacgq" = "1/4"', "'tenvacgq' is there twice"),
+        ('hisp = "1/2", tenvacgq = "1/4", " tenvacgq" = "1/4"', "'tenvacgq' appears twice"),
     ],
 )
 def test_budgets_that_cannot_be_divided(shares: str, message: str, tmp_path: Path) -> None:

@@ -101,8 +101,8 @@ def test_reals_rounded_and_kept():
     [
         ([[1], [1, 2, 3]], "do not fit"),
         ([[1], [1, 2, 3], [1, 2, 3]], "do not fit"),
-        ([[1.0], [1, 2, 3], [1, np.nan, 3, 4]], "no finite number"),
-        ([["1"], [1, 2, 3], [1, 2, 3, 4]], "no finite number"),
+        ([[1.0], [1, 2, 3], [1, np.nan, 3, 4]], "not a finite number"),
+        ([["1"], [1, 2, 3], [1, 2, 3, 4]], "not a finite number"),
     ],
 )
 def test_wrong_counts(noisy, words):

@@ -83,7 +83,7 @@ def test_invariants_and_geolevels_without_pairs_get_nothing() -> None:
 def test_weights_apply_by_geolevel_query_group_and_pair() -> None:
     weights = pair_weights(pairs(), {"block": 2, "total": 3, "tract/age": 5, "*/detailed": 0})
     assert weights == (3, 1, 0, 3, 5, 0, 6, 2, 0)
-    with pytest.raises(BudgetError, match="no geolevel and no query group"):
+    with pytest.raises(BudgetError, match="neither a geolevel nor a query group"):
         pair_weights(pairs(), {"blok": 1})
     clash = [Pair("age", "age", unknown_counts("n", 3)), Pair("age", "total", unknown_counts("n", 3))]
     with pytest.raises(BudgetError, match="write age/"):
@@ -98,8 +98,8 @@ def test_weights_apply_by_geolevel_query_group_and_pair() -> None:
         ({"mse": 3}, "not both"),
         ({"total": None}, "not both"),
         ({"source": " "}, "say where the counts come from"),
-        ({"geolevels": ("state", "tract")}, "'block' is no geolevel"),
-        ({"pairs": [*pairs(), pairs()[0]]}, "there twice"),
+        ({"geolevels": ("state", "tract")}, "'block' is not a geolevel"),
+        ({"pairs": [*pairs(), pairs()[0]]}, "appears twice"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Any], said: str) -> None:
@@ -305,7 +305,7 @@ def test_options_that_do_not_go_with_a_run_are_refused(
         (["--to", str(tmp_path / "x.toml")], "beside it"),
         (["--total", "1", "--mse", "2"], "not both"),
         (["--weights", "1,2"], "NAME=NUMBER"),
-        (["--weights", "nowhere=2"], "no geolevel and no query group"),
+        (["--weights", "nowhere=2"], "neither a geolevel nor a query group"),
         (["--source", "x"], "no counts were given"),
     ):
         assert guarded(cli, ["allocate", file, *options]) == 2

@@ -292,7 +292,7 @@ def test_weights_fit(weights: tuple[float, ...], said: str) -> None:
 
 def test_names_are_known_and_there_once() -> None:
     twice = [tree()[0], tree()[0]]
-    with pytest.raises(ConfigError, match="'state' is there twice"):
+    with pytest.raises(ConfigError, match="'state' appears twice"):
         allocate_total(twice, "laplace", "1")
     with pytest.raises(ConfigError, match="there is none"):
         allocate_total([], "laplace", "1")

@@ -1,4 +1,4 @@
-"""Optimal allocation of a budget: closed forms of clamped errors, and the programs that share it out."""
+"""Optimal allocation of a budget: closed forms of clamped errors, and the programs that divide the budget."""
 
 from opendas.allocation.clamped_error import clamped_moments
 from opendas.allocation.histogram import CountHistogram, Level, unknown_counts

@@ -1,15 +1,15 @@
 """The allocation over levels that is optimal after least squares over the whole tree.
 
-Programs (6) and (7) count the error of every level on its own. A release that is consistent uses all levels
-for every count: what is measured of the blocks says something about their tract. This module minimises the
-weighted sum of the variances of the least-squares estimates of all geounits, found exactly for any tree by
-:mod:`opendas.gls.collapsed`. Clamping has no part in it: the estimates are linear in the measurements.
+Programs (6) and (7) count the error of every level by itself. A consistent release uses all levels for every
+count: measurements of the blocks carry information about their tract. This module minimises the weighted sum
+of the variances of the least-squares estimates of all geounits, computed exactly for any tree by
+:mod:`opendas.gls.collapsed`. Clamping plays no part: the estimates are linear in the measurements.
 
 Under zCDP the precision of a measurement is ``2 rho``, linear in the budget, and the sum of variances is the
 trace of an inverse: a convex A-optimal design, whose optimum is certified by a duality gap. Under pure
-differential privacy the precision grows as the square of epsilon; near zero the first bit of budget buys
-nothing, so that leaving out a level is always a local minimum, and the problem is not convex. There every set
-of levels above the lowest is tried, with a local search each: the answer is the best local minimum found.
+differential privacy the precision grows as the square of epsilon. Near zero a small budget buys nothing, so
+that leaving out a level is always a local minimum, and the problem is not convex. There every set of levels
+above the lowest is tried with a local search; the answer is the best local minimum found.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def allocate_after_least_squares(
     Raises
     ------
     BudgetError
-        If the total is not positive or beyond all use, or above 300 for the discrete Laplace; weights are
+        If the total is not positive or out of range, or above 300 for the discrete Laplace; weights are
         negative, not finite, all zero or not one a level; or a pure plan has more than 12 levels.
 
     Notes
@@ -112,7 +112,7 @@ def allocate_after_least_squares(
     kind, relation_ = noise_kind(mechanism), relation(neighbours)
     exact = checked_total(total, kind.loss_name)
     if kind is NoiseKind.DISCRETE_LAPLACE and exact > _LARGEST_EPSILON:
-        raise BudgetError(f"epsilon is above {_LARGEST_EPSILON}: there is no noise left to share out.")
+        raise BudgetError(f"epsilon is above {_LARGEST_EPSILON}: no noise would be left.")
     chosen = _weights(weights, len(hierarchy))
     # Below the lowest level that counts, budget serves the levels above worse than budget spent there.
     last = int(np.flatnonzero(chosen)[-1])
@@ -164,7 +164,7 @@ def least_squares_variances(
     kind, factor = noise_kind(mechanism), float(sensitivity_factor(relation(neighbours)))
     numbers = np.array([float(budget) for budget in budgets], dtype=np.float64)
     if len(numbers) != len(hierarchy) or not np.all(np.isfinite(numbers)) or np.any(numbers < 0):
-        raise BudgetError(f"budgets of {len(hierarchy)} levels are as many numbers, none of them negative.")
+        raise BudgetError(f"give one budget for each of {len(hierarchy)} levels, none negative.")
     measured = np.flatnonzero(numbers)
     if not len(measured):
         return (None,) * len(hierarchy)
@@ -193,14 +193,14 @@ def _weights(weights: Sequence[float] | None, levels: int) -> Floats:
     chosen = np.ones(levels) if weights is None else np.array([float(w) for w in weights], dtype=np.float64)
     if len(chosen) != levels or not np.all(np.isfinite(chosen)) or np.any(chosen < 0) or not chosen.any():
         raise BudgetError(
-            f"weights of {levels} levels are as many numbers, finite, none negative and not all zero."
+            f"give one weight for each of {levels} levels: finite, not negative and not all zero."
         )
     return chosen
 
 
 def _trace(hierarchy: Hierarchy, weights: Floats, levels: int) -> Trace:
     if not hierarchy.inhabited()[0].any():
-        raise BudgetError("the hierarchy has no leaf, so that there is nothing to measure.")
+        raise BudgetError("the hierarchy has no leaf: there is nothing to measure.")
     return Trace.counts(CollapsedTree.of_hierarchy(hierarchy, levels), weights[:levels, None])
 
 
@@ -232,7 +232,7 @@ def _solve(trace: Trace, kind: NoiseKind, budget: float) -> tuple[Floats, float 
         return shares, least_gap(value, objective(shares)[1], shares), 1
     if len(start) > _MOST_LEVELS:
         raise BudgetError(
-            f"an allocation under pure differential privacy is found for at most {_MOST_LEVELS} levels, "
+            f"an allocation under pure differential privacy takes at most {_MOST_LEVELS} levels, "
             f"not {len(start)}; leave levels out, or use a Gaussian mechanism."
         )
     upper = itertools.product((1.0, 0.0), repeat=len(start) - 1)

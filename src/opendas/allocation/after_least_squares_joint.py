@@ -2,9 +2,9 @@
 
 For a product with several query groups the precision of every query group at every geolevel is a variable.
 Under zCDP it is ``2 rho`` (unbounded) or ``rho`` (bounded) for its part rho of the budget, and the weighted
-sum of the variances of all answers after least squares is convex in all of them together. Values and exact
-derivatives come from :mod:`opendas.gls.collapsed` on the blocks of :mod:`opendas.gls.blocks`, so
-that a schema of 2,016 cells costs about as much as a dozen single counts.
+sum of the variances of all answers after least squares is jointly convex. Values and exact derivatives come
+from :mod:`opendas.gls.collapsed` on the blocks of :mod:`opendas.gls.blocks`, so that a schema of 2,016 cells
+costs about as much as a dozen single counts.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def allocate_queries_after_least_squares(
       all that the product declares, at every geolevel.
     - `delta`: where epsilon is quoted.
 
-    Raises `BudgetError` if the total is not positive or beyond all use, a weight is negative or all are zero,
+    Raises `BudgetError` if the total is not positive or out of range, a weight is negative or all are zero,
     a geolevel is not on the spine, the query groups of the leaves do not determine the targets, or geounits
     of one level have different shares (bypassed parents).
 
@@ -188,7 +188,7 @@ class _Problem:
         if any(shares is not None for shares in spine.shares):
             raise BudgetError(
                 "geounits of this spine have different shares, because parents are bypassed; an allocation "
-                "after least squares is found for spines without the step bypass."
+                "after least squares is computed for spines without the step bypass."
             )
         workload = product.workload
         weighted = _by_level(targets, spine, workload)

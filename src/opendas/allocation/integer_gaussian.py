@@ -6,13 +6,13 @@ With ``P(k)`` proportional to ``exp(-rho k**2)`` and ``T(m) = P(Z >= m)``
 
 sums of positive terms. Derivatives in rho follow from ``d P(k) / d rho = (V - k**2) P(k)``: the same sums
 with the weights ``k**2`` and ``k**4``. A common factor ``exp(-rho) / Z`` (Z the normaliser) is taken out, so
-that slopes keep their digits where ``exp(-rho)`` is no double any more.
+that slopes keep their digits where ``exp(-rho)`` underflows.
 
-Where sigma is large the table would be long. There the sum over the integers is an integral, up to
-``exp(-2 pi**2 sigma**2)`` by Poisson summation, but for the kink of ``max(0, N + z)`` at ``z = -N``: an
-integer, where the Euler-Maclaurin formula gives the difference as a series in derivatives of the density.
-The derivative of each in ``sigma**2`` is half of the one two orders higher (the density solves the heat
-equation), which gives slopes for nothing.
+Where sigma is large the table would be long. There the sum over the integers equals an integral, up to
+``exp(-2 pi**2 sigma**2)`` by Poisson summation, except for the kink of ``max(0, N + z)`` at the integer ``z =
+-N``. There the Euler-Maclaurin formula gives the difference as a series in derivatives of the density. The
+derivative of each in ``sigma**2`` is half of the one two orders higher (the density solves the heat
+equation), so that slopes need no further work.
 
 Axes: ``v`` distinct counts, ``k`` table entries.
 """

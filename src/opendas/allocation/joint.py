@@ -4,8 +4,8 @@ A query group at a geolevel is a set of released counts like any other, so that 
 same program with a "level" per pair. Its answer is the plan of a run: exact shares of geolevels, and exact
 shares of query groups within each geolevel.
 
-Each measurement counts by itself, as it is released and clamped. What consistency makes of them all is
-:mod:`opendas.allocation.after_least_squares`.
+Each measurement counts by itself, as it is released and clamped.
+:mod:`opendas.allocation.after_least_squares` is for errors after consistency.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def pair_weights(pairs: Sequence[Pair], weights: Mapping[str, float]) -> tuple[f
     """Weight of each pair from weights of geolevels, query groups and pairs.
 
     - `weights`: name -> factor. A name is a geolevel, a query group, ``geolevel/query``, or one of these with
-      ``*`` for every other part (``block/*``, ``*/total``), which also tells apart a geolevel and a query
-      group of one name. All factors that apply are multiplied.
+      ``*`` for every other part (``block/*``, ``*/total``), which also distinguishes a geolevel from a query
+      group of the same name. All factors that apply are multiplied.
     - Returns: 1 where nothing applies.
 
     Examples
@@ -125,7 +125,7 @@ def pair_weights(pairs: Sequence[Pair], weights: Mapping[str, float]) -> tuple[f
         ]
         if not places:
             raise BudgetError(
-                f"weights: {name!r} is no geolevel and no query group here. Geolevels are "
+                f"weights: {name!r} is neither a geolevel nor a query group here. Geolevels are "
                 f"{', '.join(dict.fromkeys(pair.geolevel for pair in pairs))}; query groups are "
                 f"{', '.join(dict.fromkeys(pair.query for pair in pairs))}."
             )
@@ -184,9 +184,9 @@ def _check_pairs(pairs: Sequence[Pair], geolevels: Sequence[str]) -> None:
     names = [pair.name for pair in pairs]
     for pair in pairs:
         if names.count(pair.name) > 1:
-            raise ConfigError(f"the query group {pair.query!r} is there twice at geolevel {pair.geolevel!r}.")
+            raise ConfigError(f"the query group {pair.query!r} appears twice at geolevel {pair.geolevel!r}.")
         if pair.geolevel not in geolevels:
-            raise ConfigError(f"{pair.geolevel!r} is no geolevel of the run: {', '.join(geolevels)}.")
+            raise ConfigError(f"{pair.geolevel!r} is not a geolevel of the run: {', '.join(geolevels)}.")
 
 
 def _budget(

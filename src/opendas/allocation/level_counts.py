@@ -77,7 +77,7 @@ def read_level_counts(path: Path | str) -> LevelCounts:
                 wrong = [("values", str(error))]
         findings += [Finding(path.name, None, ".".join(filter(None, (where, f))), rule) for f, rule in wrong]
     if findings:
-        raise FormatError(f"{path.name}: these are no counts of levels.", findings)
+        raise FormatError(f"{path.name}: the counts of levels are not usable.", findings)
     return LevelCounts(tuple(levels), source.strip() if isinstance(source, str) else None)
 
 
@@ -98,17 +98,18 @@ def _document(path: Path) -> Mapping[str, Any]:
     except IsADirectoryError:
         raise ConfigError(f"{path}: this is a folder; give a JSON file.") from None
     except UnicodeDecodeError:
-        raise FormatError(f"{path.name}: this is no UTF-8 text.") from None
+        raise FormatError(f"{path.name}: not UTF-8 text.") from None
     try:
         document = json.loads(text, object_pairs_hook=_once)
     except _Wrong as error:
         raise FormatError(
-            f"{path.name}: this is no JSON of levels.", [Finding(path.name, None, error.field, error.rule)]
+            f"{path.name}: not JSON that describes levels.",
+            [Finding(path.name, None, error.field, error.rule)],
         ) from None
     except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None)
         raise FormatError(
-            f"{path.name}: this is no JSON.", [Finding(path.name, line, None, "cannot be read from here on")]
+            f"{path.name}: not valid JSON.", [Finding(path.name, line, None, "cannot be read from here on")]
         ) from None
     if not isinstance(document, dict):
         raise FormatError(f'{path.name}: expected an object {{"levels": [...]}}.')
@@ -120,7 +121,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise _Wrong(ascii(key)[1:-1], "is there twice in one object")
+            raise _Wrong(ascii(key)[1:-1], "appears twice in one object")
         found[key] = value
     return found
 
@@ -146,7 +147,7 @@ def _wrong(row: object, names: set[str]) -> Iterator[tuple[str, str]]:
     if not _is_text(name):
         yield "name", "expected text on one line"
     elif name in names:
-        yield "name", f"{name!r} is there twice"
+        yield "name", f"{name!r} appears twice"
     for key in row:
         if key not in _LEVEL_KEYS:
             yield ascii(key)[1:-1], _unknown(key, _LEVEL_KEYS)

@@ -69,12 +69,12 @@ def relation(name: str | Neighbours) -> Neighbours:
 
 
 def sensitivity_factor(neighbours: str | Neighbours) -> Fraction:
-    """Return what one unit of budget is worth beside sensitivity 1.
+    """Return the budget at sensitivity 1 that buys the same noise as one unit of budget here.
 
-    A level that partitions the records changes by one count when a record is added or removed. Where one
-    is replaced, two counts change by one each: the L1 sensitivity is 2, so that epsilon buys the noise of
-    ``epsilon / 2``; the squared L2 sensitivity is 2, so that rho buys the noise of ``rho / 2``. The factor
-    is the same for all kinds.
+    A level that partitions the records changes by one count when a record is added or removed. Where one is
+    replaced, two counts change by one each: the L1 sensitivity is 2, so that epsilon buys the noise of
+    ``epsilon / 2``; the squared L2 sensitivity is 2, so that rho buys the noise of ``rho / 2``. The factor is
+    the same for all kinds.
 
     Returns: 1 unbounded, 1/2 bounded.
     """

@@ -1,16 +1,16 @@
-"""A budget for every node of a public tree: where a record meets one node of each level only.
+"""A budget for every node of a public tree, for records that belong to one node of each level.
 
-When a record is added or removed, one node of each level changes: those on the way from the root to the
-record's leaf. Nodes side by side hold different records, so that what one of them spends costs the records
-of another nothing, and the guarantee is the *largest* sum of budgets along any way from root to leaf. The
-budgets of two subtrees need not be the same: a node above few nodes can take more.
+When a record is added or removed, one node of each level changes: the path from the root to the record's
+leaf. Sibling nodes hold different records, so what one of them spends costs the records of another nothing,
+and the guarantee is the *largest* sum of budgets along any path from root to leaf. Budgets of two subtrees
+may differ: a node above few nodes can spend more.
 
 With the error ``c / b**q`` of a node before clamping, q = 2 (epsilon) or 1 (rho), and p = 1 / (q + 1), the
 best use of a budget B below and at node v has the error ``A / B**q`` with
 
     A(leaf) = c,        A(v) = (c(v)**p + (sum of A over children)**p)**(1 / p),
 
-where v spends the part ``(c(v) / A(v))**p`` of what reaches it and hands the rest to *every* child. One pass
+where v spends the part ``(c(v) / A(v))**p`` of what reaches it and passes the rest to *every* child: one pass
 up and one down the tree. Argument: docs/proofs/allocation.md.
 
 Axes: ``g`` nodes of a level.
@@ -104,7 +104,7 @@ def allocate_per_node(
     if relation(neighbours) is Neighbours.BOUNDED:
         raise PrivacyError(
             "budgets per node need unbounded neighbours. A record that is replaced moves from one node to "
-            "another, and touches two ways through the tree: the loss is no longer the sum along one of "
+            "another, and touches two paths of the tree: the loss is no longer the sum along one of "
             "them. Use budgets per level, or neighbours = unbounded."
         )
     whole = checked_total(total)
@@ -156,7 +156,7 @@ def _tree(parents: Sequence[npt.ArrayLike]) -> list[Ints]:
         if level.ndim != 1 or len(level) == 0 or level.dtype.kind not in "iu":
             raise GeographyError(f"level {number} of the tree: expected a list of node numbers.")
         if number and (level.min() < 0 or level.max() >= len(tree[number - 1])):
-            raise GeographyError(f"level {number} of the tree: a parent is no node of the level above.")
+            raise GeographyError(f"level {number} of the tree: a parent is not a node of the level above.")
         if number and len(np.unique(level)) < len(tree[number - 1]):
             raise GeographyError(f"level {number - 1} of the tree: a node has no child.")
     return [level.astype(np.int64) for level in tree]

@@ -1,12 +1,11 @@
 """Consistent counts for a hierarchy of one attribute: hierarchical post-processing, equation (8).
 
-From the top down, the noisy counts of the children of each geounit are moved to the nearest counts that are
-not negative and add up to their parent's (section 3.3 of the paper). A weighted leaf-heavy plan may do better
-from the bottom up (appendix C): then the counts above are sums. Between the two lies every other level as the
-anchor.
+From the top down, the noisy counts of the children of each geounit are moved to the nearest non-negative
+counts that add up to their parent's (section 3.3 of the paper). A weighted leaf-heavy plan may do better from
+the bottom up (appendix C): then the counts above are sums. Any level between may be the anchor. The cost is
+that of sorting the leaves.
 
-The work is that of sorting the leaves. :mod:`opendas.topdown.family` is the estimator for tables of many
-cells with invariants and constraints.
+:mod:`opendas.topdown.family` is the estimator for tables of many cells with invariants and constraints.
 """
 
 from __future__ import annotations
@@ -66,9 +65,8 @@ def post_process(
     Notes
     -----
     Ko et al. (2025), equation (8). What it leaves open is decided so that levels always add up. A geounit
-    without a leaf below it counts zero, whatever was measured: the public hierarchy says that nobody can be
-    there. A family whose total is zero gets zeros. A family whose counts are all zero shares its total
-    equally.
+    without a leaf below it counts zero, whatever was measured: by the public hierarchy it is empty. A family
+    whose total is zero gets zeros. A family whose counts are all zero shares its total equally.
 
     Examples
     --------
@@ -117,7 +115,7 @@ def _checked(hierarchy: Hierarchy, noisy: Sequence[Counts]) -> list[Counts]:
     for number, counts in enumerate(noisy):
         array = np.asarray(counts)
         if array.dtype.kind not in "iuf" or not np.all(np.isfinite(array)):
-            raise EstimationError(f"level {number + 1} from the top: a count is no finite number.")
+            raise EstimationError(f"level {number + 1} from the top: a count is not a finite number.")
         levels.append(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))
     return levels
 

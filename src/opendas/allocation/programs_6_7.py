@@ -150,9 +150,9 @@ def allocate_total(
     Raises
     ------
     BudgetError
-        If the total is not positive or beyond all use, or the weights do not fit.
+        If the total is not positive or out of range, or the weights do not fit.
     ConfigError
-        If a name is unknown or twice there, or the total is no exact number.
+        If a name is unknown or appears twice, or the total is not an exact number.
 
     Examples
     --------
@@ -194,7 +194,7 @@ def allocate_target(
     Raises
     ------
     BudgetError
-        If the target is not positive, or needs a budget beyond all use.
+        If the target is not positive, or needs a budget out of range.
     ConfigError
         As :func:`allocate_total`.
     """
@@ -254,7 +254,7 @@ def _problem(
     names = [level.name for level in levels]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise ConfigError(f"levels: the name {repeated[0]!r} is there twice.")
+        raise ConfigError(f"levels: the name {repeated[0]!r} appears twice.")
     values = _weights(weights, len(levels))
     places = [k for k, level in enumerate(levels) if values[k] > 0 and not level.fixed]
     if not places:

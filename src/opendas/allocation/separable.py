@@ -1,11 +1,10 @@
 """The weighted error of a hierarchy as a function of one budget per level: separable, convex, decreasing.
 
-Everything is evaluated for all levels at once, over their histograms laid end to end, in compiled loops.
-Slopes come as logarithms, which neither overflow nor underflow, and in which they are close to straight
-lines. The formulas are those of :mod:`~opendas.allocation.clamped_error` and
-:mod:`~opendas.allocation.integer_gaussian`, with which tests compare them. Counts of a level are in
-ascending order, so that a loop ends where clamping is no longer seen: all larger counts have the error of
-the noise itself, and they are most of the distinct counts.
+All levels are evaluated at once, over their concatenated histograms, in compiled loops. Slopes are
+logarithms, which neither overflow nor underflow and are close to straight lines. Tests compare the formulas
+with :mod:`~opendas.allocation.clamped_error` and :mod:`~opendas.allocation.integer_gaussian`. Counts of a
+level are in ascending order, so that a loop ends where clamping has no visible effect: all larger counts have
+the error of the noise itself, and they are most of the distinct counts.
 
 Axes: ``l`` levels, ``v`` distinct counts of all levels.
 """

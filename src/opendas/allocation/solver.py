@@ -1,10 +1,9 @@
 """Programs (6) and (7) as a search for one number: the marginal value of budget.
 
-The objective is separable and convex, so that at the optimum every level has the same weighted slope,
-``-w F'(b) = exp(t)``. Given t, each level's budget is the root of a decreasing function of one variable, and
-both the sum of the budgets and the objective are decreasing in t. All searches run in logarithms, where
-these functions are close to straight lines, by Newton's method within brackets: it cannot leave them, so it
-cannot fail, and it takes a handful of steps.
+The objective is separable and convex, so that at the optimum every level has the same weighted slope, ``-w
+F'(b) = exp(t)``. Given t, each level's budget is the root of a decreasing function of one variable, and both
+the sum of the budgets and the objective are decreasing in t. All searches run in logarithms, where these
+functions are close to straight lines, by Newton's method within brackets, which converges in a few steps.
 
 Ko et al. (2025), programs (6) and (7), who use an interior-point solver.
 
@@ -27,11 +26,11 @@ from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism
 
 SMALLEST_BUDGET, LARGEST_BUDGET = 1e-12, 1e15
-"""Totals outside are refused: one buys nothing, the other protects nobody."""
+"""Totals outside are refused: one buys nothing, the other protects no record."""
 
 
 def checked_total(total: Fraction | int | str, what: str = "total") -> Fraction:
-    """Read a total budget that can be shared out."""
+    """Read a total budget within the range that can be allocated."""
     exact = parse_fraction(total, what)
     if exact <= 0:
         raise BudgetError(f"{what}: {format_fraction(exact)} is not positive.")
@@ -50,7 +49,7 @@ _LONGEST = 4.0  # of one step, in the logarithm
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Optimum:
-    """Where all slopes are equal."""
+    """The budgets at which all slopes are equal."""
 
     budgets: Floats  # (l,)
     # By how much the objective falls per unit of budget, at the margin; 0 below the smallest double.
@@ -248,7 +247,7 @@ def exact_split(budgets: Sequence[float], total: Fraction) -> tuple[Fraction, ..
     whole = sum(exact, Fraction(0))
     positive = [share for share in exact if share > 0]
     if not positive:
-        raise BudgetError("there is no positive budget to share out.")
+        raise BudgetError("there is no positive budget to allocate.")
     parts = _power_of_ten(min(positive) / whole)
     units = [share * parts // whole for share in exact]
     largest = max(range(len(units)), key=units.__getitem__)

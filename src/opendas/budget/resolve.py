@@ -212,7 +212,7 @@ def _named(shares: Shares, level: str, canonical: Callable[[str], str] | None) -
         exact = parse_fraction(share, f"[budget.queries] {level}, {query}")
         if name in named:
             raise BudgetError(
-                f"[budget.queries] {level}: the query {name!r} is there twice, with "
+                f"[budget.queries] {level}: the query {name!r} appears twice, with "
                 f"{format_fraction(named[name])} and {format_fraction(exact)}. Keep one."
             )
         named[name] = exact

@@ -70,7 +70,7 @@ class AreaWeights:
     which: Ints  # (p,): area of each row
     leaf: Ints  # (p,): position of its leaf in the frame
     weight: Floats  # (p,)
-    skipped: int = 0  # rows left out because nobody has heard of their leaf
+    skipped: int = 0  # rows left out because their leaf is unknown
 
     def districts(self, frame: Frame) -> Grouping:
         """Return the areas as geounits of the frame, in order of name."""
@@ -400,7 +400,7 @@ def _refuse_repeats(pairs: Ints, names: tuple[str, ...], rows: _Rows, blocks: Bl
         return
     frame = blocks.frame
     raise GeographyError(
-        f"{rows.name}: {len(again)} geocodes are there twice.",
+        f"{rows.name}: {len(again)} geocodes appear twice.",
         [
             Finding(
                 rows.name,
@@ -525,9 +525,9 @@ def _numbers(values: Sequence[Any], name: str) -> Floats:
     try:
         found = np.array([float(value) for value in values], dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise FormatError(f"{name}: a weight that is no number.") from error
+        raise FormatError(f"{name}: a weight that is not a number.") from error
     if not bool(np.isfinite(found).all()):
-        raise FormatError(f"{name}: a weight that is no finite number.")
+        raise FormatError(f"{name}: a weight that is not a finite number.")
     if bool(np.any(np.abs(found) > MOST_WEIGHT)):
         raise FormatError(f"{name}: a weight beyond {MOST_WEIGHT:.0e}; expected something like a share.")
     return found

@@ -98,7 +98,7 @@ def shares_of(
     if len(first) < len(pairs):
         again = np.setdiff1d(np.arange(len(pairs)), first)
         raise FormatError(
-            f"{name}: {len(again)} parts are there twice.",
+            f"{name}: {len(again)} parts appear twice.",
             [Finding(name, int(lines[row]), land, "expected each part once") for row in again[:_SHOWN]],
         )
     areas = {kind: _areas(name, columns, kind, lines)[here] for kind in (land, land.replace("LAND", "WATER"))}

@@ -1,1 +1,1 @@
-"""Variances before and after the noise: what least squares over the whole tree makes of a plan."""
+"""Least squares over the whole tree: estimates and variances from all measurements of a plan."""

@@ -1,20 +1,20 @@
-"""Sums over leaves that are no geounit of the tree: districts, entities, any weighting.
+"""Weighted sums over leaves that are not a geounit of the tree, such as districts and entities.
 
-Given the total ``x_v`` of a geounit, what is inside its subtree depends on nothing outside. So a weighted sum
-over leaves below it is carried up the tree as ``G x_v + o`` and a rest of covariance ``R`` that is
-independent of ``x_v``: at a leaf ``G`` is its weight, and from children to their parent, with the upward
-messages ``V``, ``x`` of the children and ``S``, ``y`` of their sum,
+Given the total ``x_v`` of a geounit, its subtree is independent of everything outside. So a weighted sum over
+leaves below it has the form ``G x_v + o`` plus a remainder of covariance ``R`` that is independent of
+``x_v``. At a leaf, ``G`` is its weight. From children to their parent, with the upward messages ``V``, ``x``
+of the children and ``S``, ``y`` of their sum,
 
     C = sum_c G_c V_c,   G = C S^-1,   o = sum_c (o_c + G_c x_c) - G y,
     R = sum_c (G_c V_c G_c' + R_c) - C S^-1 C'
 
-(:func:`opendas.gls.information.regression`). Where all leaves below a geounit have one weight, that weight is
-all there is to carry. The work touches the leaves of the areas, their siblings through ``S`` and ``y`` alone,
-and their ancestors; sums with the same children in the same kind of subtree are found once. Without answers
-there are no ``x``, ``y`` and ``o``, and the same passes give variances alone.
+(:func:`opendas.gls.information.regression`). Where all leaves below a geounit have the same weight, only that
+weight is carried. The computation touches the leaves of the areas, their siblings through ``S`` and ``y``
+alone, and their ancestors. Sums with the same children in the same class of subtree are computed once.
+Without answers there are no ``x``, ``y`` and ``o``, and the same passes give variances alone.
 
-Axes: ``p`` pairs of an area and a geounit that holds leaves of it; ``t`` those among them that are not alike,
-in ``u`` classes.
+Axes: ``p`` pairs of an area and a geounit that contains leaves of it; ``t`` those among them with unequal
+weights, in ``u`` classes.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Messages:
 
 
 def _different(*columns: Ints) -> tuple[Ints, Ints]:
-    """Return the first place of each distinct row of some columns, and the number of each row's kind."""
+    """Return the first position of each distinct row of some columns, and the number of each row's kind."""
     _, first, which = np.unique(np.column_stack(columns), axis=0, return_index=True, return_inverse=True)
     return first.astype(np.int64), which.ravel().astype(np.int64)
 
@@ -78,8 +78,8 @@ def _different(*columns: Ints) -> tuple[Ints, Ints]:
 class _Step:
     """A step up the tree."""
 
-    parent: Ints  # (children,): of each child
-    leaves: Ints  # (parents,): number of leaves below each parent
+    parent: Ints  # (children,): parent of each child
+    leaves: Ints  # (parents,): number of leaves below it
     # own, together: give the upward messages of some children, and of the sums of the children of some
     # parents, by their numbers, ascending.
     own: Callable[[Ints], _Messages]
@@ -95,7 +95,7 @@ class _Pairs:
     geounit: Ints
     leaves: Ints  # (p,): number of leaves of the area below the geounit
     weight: Floats  # (p,): the weight of all leaves below the geounit, where it is one
-    slot: Ints  # (p,): place among what is carried; -1 where one weight says all
+    slot: Ints  # (p,): position among what is carried; -1 where one weight suffices
 
     def slice(self, here: slice) -> _Pairs:
         """Return some of the pairs."""
@@ -136,7 +136,7 @@ def _pairs(
     if len(member) and not 0 <= member.min() <= member.max() < leaves:
         raise EstimationError(f"a leaf of an area is not in the tree, whose leaves are 0 to {leaves - 1}.")
     if np.any((np.diff(place) == 0) & (np.diff(member) == 0)):
-        raise EstimationError("a leaf is twice in one area.")
+        raise EstimationError("a leaf appears twice in one area.")
     if not np.isfinite(given).all():
         raise EstimationError("a weight is not a finite number.")
     return _Pairs(place, member, np.ones_like(member), given, np.full(len(order), -1, dtype=np.int64))
@@ -149,10 +149,10 @@ def area_covariances(
     leaf: npt.NDArray[np.integer],
     areas: int,
 ) -> Extended:
-    """Return the covariance of the sum over each of some sets of leaves, from a plan alone.
+    """Return the covariance of the sum over each of several sets of leaves, from a plan alone.
 
     - `area`, `leaf` (p,): set and leaf of each membership, each pair once, in any order. Sets may overlap.
-    - `areas`: number of sets. One without members has variance zero.
+    - `areas`: number of sets. A set without members has variance zero.
     - Returns: one class for each set.
 
     Notes
@@ -189,15 +189,14 @@ def area_estimates(
 ) -> Estimates:
     """Return the estimate and covariance of weighted sums over leaves.
 
-    - `sweep`: its answers of leaves are asked for once more, of families that an area divides.
+    - `sweep`: it is asked again for the answers of leaves in families that an area divides.
     - `area`, `leaf` (p,): area, counted from 0, and leaf of each membership, each pair once, in any order.
       Areas may overlap.
-    - `weight` (p,): of each membership; 1 by default.
-    - `areas`: number of areas; by default as many as are named. One without members is zero, exactly.
+    - `weight` (p,): weight of each membership; 1 by default.
+    - `areas`: number of areas; by default as many as are named. An area without members is exactly zero.
     - Returns: one row for each area; ``level`` is -1.
 
-    Raises `EstimationError` if a leaf is not in the tree or twice in an area, or a weight is not a finite
-    number.
+    Raises `EstimationError` if a leaf is not in the tree or twice in an area, or a weight is not finite.
 
     Notes
     -----
@@ -341,7 +340,7 @@ def _gather(pairs: _Pairs, parent: Ints, leaves: Ints) -> tuple[_Pairs, Ints, In
 class _Parts:
     """The different parts of sums: one of a kind of geounits, and what is carried of it or its weight."""
 
-    part: Ints  # (i,): number of each part that was looked at
+    part: Ints  # (i,): number of each part
     # kind, carried (parts,): kind of geounits, and class of what is carried; -1 for one weight.
     kind: Ints
     carried: Ints

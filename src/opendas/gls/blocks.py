@@ -1,9 +1,9 @@
-"""The cell space split into small blocks on which every query group of a plan acts.
+"""The cell space divided into small blocks on which every query group of a plan acts.
 
 ``Q'Q`` of a query group is a Kronecker product with one factor per attribute. In the bases of the attributes
-(:class:`AttributeBasis`) these products couple only few coordinates. Coordinates that no query group
-couples are blocks of their own, and blocks on which all query groups do the same are solved once. So a schema
-of 2,016 cells comes down to some fifteen numbers and one matrix of dimension three, exactly.
+(:class:`AttributeBasis`) these products couple only few coordinates. Coordinates that no query group couples
+form separate blocks, and blocks on which all query groups act alike are solved once. A schema of 2,016 cells
+reduces to some fifteen numbers and one matrix of dimension three, exactly.
 
 Axes: ``q`` query groups, ``b`` blocks of one dimension, ``d`` that dimension, ``k`` classes of rows; of one
 attribute, ``n`` levels, ``k`` groups of a partition, ``r`` coordinates.
@@ -32,9 +32,9 @@ _ZERO = 1e-9
 class Partition:
     """A partition of an attribute's levels: total, a recode, or the levels themselves.
 
-    It sees a function on the levels only through its sums over groups. Functions orthogonal to the indicators
-    of all coarse partitions are seen by the levels themselves alone, and all alike: they form one space, of
-    whatever dimension, that is never written out.
+    It acts on a function of the levels only through the function's sums over groups. Functions orthogonal to
+    the indicators of all coarse partitions matter to the levels themselves alone, and all of them alike: they
+    form one space, of any dimension, that is never written out.
     """
 
     of_level: Ints  # (n,): group of each level
@@ -58,7 +58,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttributeBasis:
-    """An orthonormal basis of the functions that coarse partitions can tell apart."""
+    """An orthonormal basis of the functions that coarse partitions distinguish."""
 
     vectors: Floats  # (n, r or r - 1): the constant first, then what each partition adds, from the coarsest
     inside: int  # Dimension of the rest. If it is not zero, the rest counts as one more coordinate, the last.
@@ -120,9 +120,9 @@ def attribute_basis(levels: int, partitions: Iterable[Partition]) -> AttributeBa
 
 
 def _decoupled(new: Floats, old: Floats, matrices: list[Floats]) -> Floats:
-    """Return a rotation of new directions: eigenvectors of what partitions do on them and through the old.
+    """Return a rotation of new directions: eigenvectors of how partitions act on them and through old ones.
 
-    The weights only have to be different from each other in no simple way.
+    The weights must only differ from each other without a simple pattern.
     """
     operator = np.zeros((new.shape[1], new.shape[1]))
     weights = np.sqrt(2.0 + np.arange(len(matrices) * (1 + old.shape[1])))
@@ -174,7 +174,7 @@ class BlockKinds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowClasses:
-    """The rows of a query group, alike rows together."""
+    """The rows of a query group, in classes of equal variance."""
 
     of_row: Ints  # (m,): class of each row. Rows of one class have the same variance in every geounit.
     # (k, b, d, d): for each dimension of blocks, the sum over copies of the outer product of a row's
@@ -331,7 +331,7 @@ def _matrix(
 def _blocks(
     matrices: Sequence[sparse.csr_array], size: int, bases: Sequence[AttributeBasis]
 ) -> tuple[Blocks, ...]:
-    """Find which coordinates hang together, and merge blocks on which all query groups do the same."""
+    """Find which coordinates are coupled, and merge blocks on which all query groups act alike."""
     pattern = sum((abs(matrix) for matrix in matrices), start=sparse.csr_array((size, size)))
     _, component = sparse.csgraph.connected_components(pattern, directed=False)
     order = np.argsort(component, kind="stable").astype(np.int64)
@@ -340,7 +340,7 @@ def _blocks(
     if sizes.max() > LARGEST_BLOCK:
         raise ConfigError(
             f"the recodes of this product cross so much that {sizes.max()} kinds of functions of the cells "
-            f"hang together; expected error is found for at most {LARGEST_BLOCK}. Use nested recodes, or "
+            f"are coupled; expected error is computed for at most {LARGEST_BLOCK}. Use nested recodes, or "
             "measure fewer of them."
         )
     found = []

@@ -1,11 +1,10 @@
 """The cell space for least squares with masks: dense categories times blocks of the other attributes.
 
-Structural zeros and closed categories single out cells by some attributes only. Those attributes are kept as
-they are (the dense ones); the others are split into the blocks on which query groups act
-(:mod:`opendas.gls.blocks`). Every operator that least squares meets is then, for each kind of
-block, one small symmetric matrix over dense categories times the block's dimension, and a mask on dense
-categories is a mask on its rows. So the masks are exact, and a schema of 2,016 cells comes down to four
-matrices of 16 x 16.
+Structural zeros and closed categories depend on some attributes only. Those attributes are kept as they are
+(the dense ones); the others are divided into the blocks on which query groups act
+(:mod:`opendas.gls.blocks`). For each kind of block, every operator of least squares is then one small
+symmetric matrix over dense categories times the block's dimension, and a mask on dense categories is a mask
+on its rows. So the masks are exact, and a schema of 2,016 cells reduces to four matrices of 16 x 16.
 
 Axes: ``n`` cells, ``k`` dense categories, ``e`` cells (or coordinates) of the other attributes, ``d``
 dimension of a block, ``b`` kinds of blocks of one dimension, ``q`` query groups, ``N`` vectors or geounits,
@@ -384,8 +383,8 @@ def _kinds(
         count, d = blocks.matrices.shape[1], blocks.matrices.shape[2]
         if k * d > LARGEST_BLOCK:
             raise ConfigError(
-                f"structural zeros, bounds and recodes of this product hang together over {k} x {d} "
-                f"categories; least squares over the whole tree is done for at most {LARGEST_BLOCK}. Use "
+                f"structural zeros, bounds and recodes of this product are coupled over {k} x {d} "
+                f"categories; least squares over the whole tree takes at most {LARGEST_BLOCK}. Use "
                 "nested recodes, or bounds and structural zeros over fewer attributes."
             )
         matrices = np.zeros((len(codes), count, k * d, k * d))

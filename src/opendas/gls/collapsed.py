@@ -1,21 +1,22 @@
-"""A tree with equal subtrees counted once, and least squares over it: variances only, and their derivatives.
+"""Least squares over a tree whose equal subtrees are counted once: variances only, and their derivatives.
 
-Where noise depends on the class of a geounit only, geounits with equal subtrees know the same, and geounits
-in equal surroundings end up with the same variance. A nation of eleven million leaves has 200,000 classes
-of surroundings, most states a few thousand; everything that least squares does to variances is done once a
-class, and what does not change with the budget is found once. Up the tree, with ``V`` the covariance of a
-total from its subtree, ``S`` that of the sum of the children, and ``P`` the information of a geounit's own
-measurements,
+Where noise depends on the class of a geounit only, geounits with equal subtrees have the same upward message,
+and geounits with equal subtrees and ancestors have the same final variance. A nation of eleven million leaves
+has 200,000 classes of such contexts, most states a few thousand. Each variance is computed once per class,
+and whatever does not depend on the budget is found once.
+
+Up the tree, with ``V`` the covariance of a total from its subtree, ``S`` that of the sum of the children, and
+``P`` the information of a geounit's own measurements,
 
     S = sum of V over children,   V = (P + S^-1)^-1,
 
-and down, with ``Var`` the covariance from all measurements, ``Var_c = V + V (S^-1 Var S^-1 - S^-1) V``. The
-same steps as with answers (:mod:`opendas.gls.upward`, :mod:`opendas.gls.downward`), by the same algebra
-(:mod:`opendas.gls.information`). Both run backwards as well, so that the derivatives of a weighted sum of
-all variances by all precisions cost about as much as the sum itself.
+and down, with ``Var`` the covariance from all measurements, ``Var_c = V + V (S^-1 Var S^-1 - S^-1) V``. These
+are the steps that :mod:`opendas.gls.upward` and :mod:`opendas.gls.downward` take with answers, by the same
+algebra (:mod:`opendas.gls.information`). Both passes also run in reverse, so that the derivatives of a
+weighted sum of all variances by all precisions cost about as much as the sum itself.
 
-Axes: ``g`` geounits of a level, ``u`` classes of subtrees, ``p`` classes of geounits with their surroundings
-(contexts), ``q`` query groups, ``b`` blocks of one dimension ``d``.
+Axes: ``g`` geounits of a level, ``u`` classes of subtrees, ``p`` classes of geounits with their context,
+``q`` query groups, ``b`` blocks of one dimension ``d``.
 """
 
 from __future__ import annotations
@@ -250,7 +251,7 @@ def _with_contexts(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UpwardMessage:
-    """Upward message of one level: what the subtrees say about their own totals, by class of subtree."""
+    """Upward message of one level: the estimates of totals from their subtrees, by class of subtree."""
 
     covariance: Extended  # ``V`` of the geounit's total
     # children, below: ``S`` of the sum of the children's estimates, and its inverse; None at the leaves.

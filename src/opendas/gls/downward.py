@@ -99,7 +99,7 @@ def _runs(sweep: Sweep, number: int, above: Estimates | None) -> Iterator[Estima
     width = 4 * model.domain.cells if inner else max(1, sum(model.sizes(number)))
     starts = np.arange(len(level)) if above is None else np.flatnonzero(np.diff(level.parent, prepend=-1))
     if above is None and level.joint is not None:
-        starts = np.zeros(1, dtype=np.int64)  # parts that are roots hang together
+        starts = np.zeros(1, dtype=np.int64)  # parts that are roots are estimated together
     starts = np.append(starts, len(level)).astype(np.int64)
     for first, last in chunks(starts, width):
         low, high = int(starts[first]), int(starts[last])

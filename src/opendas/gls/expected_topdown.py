@@ -1,13 +1,13 @@
-"""Expected error of plain TopDown: what its estimate uses, without inequalities and rounding.
+"""Expected error of plain TopDown, from the measurements its estimate uses, before inequalities and rounding.
 
 TopDown estimates a geounit from its own measurements and its parent's estimate, and from nothing below it. In
 least squares without inequalities, children ``c`` of one parent with covariances ``V_c`` of their own answers
-come out as ``x_c + A_c (parent - sum x)``, ``A_c = V_c (sum V)^-1``. Siblings ask the same questions with
-noise that differs by a factor at most, so ``A_c`` is a number ``a_c``, and every answer's variance obeys
+are estimated as ``x_c + A_c (parent - sum x)``, ``A_c = V_c (sum V)^-1``. Siblings have the same queries with
+noise that differs by at most a factor, so ``A_c`` is a number ``a_c``, and every answer's variance obeys
 
     variance(c) = own(c) (1 - a_c) + a_c^2 variance(parent).
 
-With the informed estimator the same holds with what is known in the whole subtree in place of a geounit's
+With the informed estimator the same holds with the information of the whole subtree in place of a geounit's
 own measurements, and the variances are those of :mod:`opendas.gls.expected_error`.
 """
 

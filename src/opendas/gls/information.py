@@ -1,9 +1,9 @@
-"""Information and covariance in which some directions are exact and others unknown, and their algebra.
+"""Information and covariance matrices with exact and unknown directions, and their algebra.
 
 An information matrix may be infinite in some directions (published exactly), a covariance matrix likewise
-(never measured). Both are kept as two positive semidefinite matrices: the finite part, and one whose range
-is where it is infinite. Inverting turns one kind into the other: what has infinite information has no
-variance, and what has no information has infinite variance.
+(never measured). Both are stored as two positive semidefinite matrices: the finite part, and one whose range
+is the infinite directions. Inversion exchanges the two: infinite information means zero variance, and zero
+information means infinite variance.
 
 Axes: ``c`` classes of geounits, ``b`` blocks of one dimension, ``d`` that dimension.
 """
@@ -45,7 +45,7 @@ def product(a: Floats, b: Floats) -> Floats:
 
 
 def symmetric(stack: Floats) -> Floats:
-    """Take rounding errors off matrices that are symmetric."""
+    """Remove rounding errors from matrices that are symmetric."""
     return (stack + transposed(stack)) * 0.5
 
 
@@ -56,7 +56,7 @@ def _cleaned(infinite: Floats) -> Floats:
 
 
 def without_rounding(rest: Floats, square: Floats) -> Floats:
-    """Take rounding errors off what is left of the covariances `square`: zero comes out as zero."""
+    """Remove rounding errors from what is left of the covariances `square`: zero becomes exactly zero."""
     rest = symmetric(rest)
     largest = np.abs(square).max(axis=(-1, -2), keepdims=True)
     return np.where(np.abs(rest) <= _ROUNDING * largest, 0.0, rest)
@@ -180,14 +180,13 @@ def regression(
 ) -> Regression:
     """Regress sums over parts of geounits on the geounits' totals.
 
-    Given the total of a geounit, what is inside its subtree depends on nothing outside: this is all that the
-    way down, and sums over leaves that are no geounit, need to know.
+    Given the total of a geounit, its subtree is independent of everything outside. The pass down, and sums
+    over leaves that are not a geounit, need nothing else.
 
     - `cross` (c, b, d, d): ``C``: covariance of the sum with the sum of all children, from their subtrees.
     - `square` (c, b, d, d): covariance of the sum.
     - `total`, `information` (c, b, d, d): covariance ``S`` of the sum of all children, and its inverse.
-    - `unknown` (through, lost, total): the unknown directions of cross, square and total, where there are
-      some.
+    - `unknown` (through, lost, total): the unknown directions of cross, square and total, if there are any.
 
     Notes
     -----
@@ -219,12 +218,12 @@ def conditional(
     given: Floats,
     unknown: tuple[Floats | None, Floats | None, Floats | None],
 ) -> tuple[Floats, Floats, Floats]:
-    """Take one step down a tree: from what all measurements say of parents to the same of their children.
+    """Take one step down a tree: from the estimates of parents from all measurements to those of children.
 
     - `own`, `total`, `information`, `given` (c, b, d, d): ``V`` of each child from its subtree, ``S`` of the
       sum of its family and the inverse, ``Var`` of its parent.
-    - `unknown` (float64 (c, b, d, d) or None) each: the unknown directions of `own`, `total` and `given`;
-      None for none.
+    - `unknown`, three (c, b, d, d) or None: the unknown directions of `own`, `total` and `given`; None for
+      none.
     - Returns `gain`, `covariance`, `unknown` (c, b, d, d): ``V S^-1``, and ``Var`` of each child: ``V + V
       (S^-1 Var S^-1 - S^-1) V``, where nothing is unknown.
     """

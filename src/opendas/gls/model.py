@@ -1,7 +1,7 @@
-"""Everything public that least squares over a tree needs: noise, masks, what is exact.
+"""The public part of least squares over a tree: noise, masks, and what is published exactly.
 
-A geounit's mask is that of the leaves below it: a leaf's structural zeros and the cells that its public unit
-counts close; above, a cell is allowed where some leaf below allows it.
+The mask of a leaf excludes its structural zeros and the cells that its public unit counts close. Above the
+leaves, a cell is allowed where some leaf below allows it.
 
 Axes: ``g`` geounits of a level, ``c`` classes of noise, ``q`` query groups, ``k`` dense categories.
 """
@@ -55,7 +55,7 @@ class ModelLevel:
     measured: tuple[int, ...]  # query groups that are measured here, in the order in which answers come
     patterns: Bools  # (u, k): different masks: dense categories that a geounit may use
     pattern: Ints  # (g,): mask of each geounit
-    # Published exactly here and at no geolevel below. What they imply above is found, not given.
+    # Published exactly here and at no geolevel below. What they imply above is computed.
     exact: tuple[ExactAnswers, ...] = ()
     joint: JointTotal | None = None  # a total published exactly for several geounits together
 
@@ -132,7 +132,7 @@ class TreeModel:
         Raises
         ------
         ConfigError
-            If recodes, bounds and structural zeros hang together too much.
+            If recodes, bounds and structural zeros couple too many cells.
         """
         groups = {query.name: query for query in queries}
         held = {} if constraints is None else _held(product, constraints)

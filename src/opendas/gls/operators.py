@@ -164,7 +164,7 @@ class Operators:
 
 
 def numbered(codes: Ints, most: int) -> tuple[Ints, Ints, Ints]:
-    """Return what ``np.unique(codes, return_index=True, return_inverse=True)`` does, counting if it can.
+    """Do ``np.unique(codes, return_index=True, return_inverse=True)``, by counting where that is faster.
 
     `codes` (N,): from 0 to `most` - 1.
     """

@@ -1,12 +1,13 @@
-"""What a subtree knows about its total, with directions that are exact and directions that are unknown.
+"""The estimate of a total from its subtree, with exact directions and unknown directions.
 
 Information comes in two parts: a finite one, ``P x = b`` with weight, and an infinite one, ``M x = r``, for
-what is published exactly. Its inverse is a covariance with an unknown part ``U`` where nothing is said:
+what is published exactly. Its inverse is a covariance with an unknown part ``U`` in the directions of which
+nothing is known:
 
-    e = M^+ r,    V = (P on the null space of M)^+,    x = e + V (b - P e).
+    e = M^+ r,   V = (P on the null space of M)^+,   x = e + V (b - P e).
 
-Where a level's information has full rank and nothing is exact, this is plain inversion, and that is what is
-done there (``plain``). See :mod:`opendas.gls.information` for the inverses.
+Where a level's information has full rank and nothing is exact, this is plain inversion (``plain``). See
+:mod:`opendas.gls.information` for the inverses.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ CHUNK = 250_000
 
 @dataclass(frozen=True, eq=False)
 class UpwardMessages:
-    """What the subtrees of consecutive geounits say about their own totals."""
+    """The information of subtrees about the totals of consecutive geounits."""
 
     level: int
     first: int
@@ -71,7 +71,7 @@ class UpwardMessages:
 
 @dataclass(frozen=True, eq=False)
 class ChildSums:
-    """What all children of consecutive geounits say together about the geounits."""
+    """The sums of the estimates of all children of consecutive geounits."""
 
     # level, first: of the parents.
     level: int
@@ -162,12 +162,12 @@ def up_statistics(
     lowest: UpwardMessages | None = None,
     sums: Sums | None = None,
 ) -> tuple[UpwardMessages, ...]:
-    """Return what the subtrees of some geounits say about them, highest level first.
+    """Return the information of subtrees about some geounits, highest level first.
 
     - `ranges`, level -> (first, stop): consecutive levels; the children of the geounits of one are the
       geounits of the next. Those of the highest need not be whole families.
-    - `lowest`: what is known of the geounits of the lowest level, where it is not that of the leaves.
-    - `sums`: gives sums of the leaves' answers (:data:`Sums`), where they need not be taken from `full`.
+    - `lowest`: what is known of the geounits of the lowest level, if these are not leaves.
+    - `sums`: gives sums of the leaves' answers (:data:`Sums`), if they need not be taken from `full`.
 
     Notes
     -----
@@ -251,7 +251,7 @@ def _inner(
 
 
 def _step(model: TreeModel) -> int:
-    """Return how many inner geounits are worked on at once."""
+    """Return how many inner geounits are processed at once."""
     return max(1, CHUNK // (4 * model.domain.cells))
 
 

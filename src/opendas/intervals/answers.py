@@ -1,4 +1,4 @@
-"""From estimates and variances to intervals for true counts.
+"""Intervals for true counts from estimates and variances.
 
 Axes: ``a`` areas (geounits, entities or sets of leaves), ``t`` sums of cells asked for, ``n`` cells.
 """
@@ -137,15 +137,14 @@ def intervals(estimated: Estimated, limits: Limits, members: Bools, confidence: 
 def selected_intervals(ask: Callable[[float], Intervals], confidence: float) -> tuple[Intervals, Bools]:
     """Make intervals that hold for counts picked because their interval excludes zero.
 
-    Picked counts are those whose noise happened to be large, too: their own intervals miss more often. Of m
-    intervals R exclude zero; those are given at level 1 - (1 - confidence) R / m. Then the part of the picked
-    intervals that miss, none where none is picked, is at most 1 - confidence in expectation.
+    Picked counts include those whose noise happened to be large, so their ordinary intervals miss more often.
+    Of m intervals R exclude zero; those are given at level 1 - (1 - confidence) R / m. Then the expected
+    share of picked intervals that miss is at most 1 - confidence (a share of zero if none is picked).
 
     - `ask`: intervals of the same question at any level.
     - `confidence`: in (0, 1).
     - Returns: of all counts, at the level of the picked ones.
-    - Returns `picked` (a, t): counts with an estimate that has noise, whose interval at `confidence` excludes
-      zero.
+    - Returns `picked` (a, t): counts with a noisy estimate whose interval at `confidence` excludes zero.
 
     Notes
     -----

@@ -1,14 +1,14 @@
-"""Estimates from two files of measurements of one truth, each with noise of its own.
+"""Estimates from two files of measurements of one truth, each with independent noise.
 
-Two products measured the same people on two hierarchies, of which the blocks are common. Least squares of
-each file gives estimates of its own; in every area both know the counts of some cells, the *common rows*.
-With errors that are independent, the best linear use of both is least squares once more, on these rows:
+Two products measured the same people on two hierarchies with the same blocks. Least squares of each file
+gives estimates; in every area both know the counts of some cells, the *common rows*. With independent errors,
+the best linear combination is least squares once more, on these rows:
 
     z = z1 + Cov(z1, q1) (Var q1 + Var q2)^-1 (q2 - q1),
     Var z = Var z1 - Cov(z1, q1) (Var q1 + Var q2)^-1 Cov(q1, z1),
 
-where ``z1`` are the counts asked for and ``q1``, ``q2`` the two estimates of the common rows. So ages and
-sexes of a file gain from what another one knows of minors and adults.
+where ``z1`` are the counts asked for and ``q1``, ``q2`` the two estimates of the common rows. So estimates of
+age by sex from one file improve by what the other one knows of minors and adults.
 
 Axes: ``a`` areas, ``t`` sums of cells asked for, ``k`` common rows, ``n`` cells of the first product, ``c``
 of the other one.
@@ -49,7 +49,7 @@ class OtherMeasurements:
     estimates: TreeEstimates
     common: Ints  # (n,): common row in which the first product counts each of its cells; -1 for none
     own: Ints  # (c,): common row of each cell of this product; -1 for none
-    possible: Bools  # (n,): cells of the first product that count anybody
+    possible: Bools  # (n,): cells of the first product in which a person is counted
 
     @property
     def tree(self) -> NoisyTree:
@@ -77,10 +77,10 @@ class OtherMeasurements:
 def common_rows(first: Ints, other: Ints, cells: int, others: int) -> tuple[Ints, Ints]:
     """Find the finest sums of cells that two products both count.
 
-    - `first`, `other` (p,): cell of the one and of the other in which a person is counted, for everybody who
-      may be there.
+    - `first`, `other` (p,): cell of the one and of the other product in which a person is counted, for every
+      possible person.
     - `cells`, `others`: numbers of cells.
-    - Returns `common` (cells,): row of each cell; -1 where nobody is counted.
+    - Returns `common` (cells,): row of each cell; -1 where no person is counted.
     - Returns `own` (others,).
     """
     pairs = np.unique(first * others + other)
@@ -221,8 +221,8 @@ class CombinedEstimates:
         unlike = np.setxor1d(frame.geocodes, other.frame.geocodes)
         if len(unlike):
             raise FormatError(
-                f"{first.product.name} and {other.product.name} are about other blocks: "
-                f"{unlike[0].decode()} is in one of them only, and {len(unlike) - 1} others."
+                f"{first.product.name} and {other.product.name} cover different blocks: "
+                f"{unlike[0].decode()} is in only one of them, as are {len(unlike) - 1} others."
             )
         codes, unit = np.unique(frame.codes("county"), return_inverse=True)
         every = (self._other.own >= 0)[None]
@@ -240,8 +240,8 @@ class CombinedEstimates:
         if apart[worst]:
             raise FormatError(
                 f"{first.product.name} and {other.product.name} differ about the total of county "
-                f"{codes[worst].decode()} by {apart[worst]:.0f} standard deviations: they do not measure one "
-                "truth. Keep files of two censuses, and of two vintages, apart."
+                f"{codes[worst].decode()} by {apart[worst]:.0f} standard deviations: they do not measure the "
+                "same truth. Keep files of two censuses, and of two vintages, apart."
             )
 
 

@@ -1,10 +1,9 @@
-"""Which estimates have errors that are not normal, and what their laws are.
+"""Which estimates have errors that are not normal, and the laws of these errors.
 
-An estimate puts the weight ``w_q Q_q Cov(x_u, f)`` on the answers of a query group at geounit ``u``. The
-draws looked at one by one are those of the geounit itself and of the geounits in one chain with it, which
-have the same leaves; and where the tree has noise of other than normal tails, those of everything below it,
-if that is not much. All others stand farther away, enter with the draws of many others, and are taken as
-normal.
+An estimate puts the weight ``w_q Q_q Cov(x_u, f)`` on the answers of a query group at geounit ``u``. Two sets
+of draws are examined one by one: those of the geounit itself and of geounits with the same leaves, and, where
+the tree has noise with tails heavier than normal, those of all geounits below, if they are few. All other
+draws have small weights beside many others and are taken as normal.
 
 Axes: ``g`` geounits, ``c`` classes of geounits (equal covariance, equal noise in their chain), ``r`` kinds of
 rows, ``n`` cells, ``U`` different covariances.
@@ -139,7 +138,7 @@ class ErrorLaws:
         return found
 
     def _looked_into(self, sweep: Sweep, level: int) -> Bools:
-        """Return the geounits of a level whose whole subtree is looked at, bool (g,)."""
+        """Return the geounits of a level whose whole subtree is examined, bool (g,)."""
         model = sweep.model
         plain = all(model.plain[level + 1 :]) and all(model.plain_below[level:-1])
         if not self._heavy(level + 1) or not plain:

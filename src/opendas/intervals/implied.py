@@ -1,7 +1,7 @@
-"""What public facts imply about a true count: never below zero, never beyond bounds or an exact total.
+"""Limits of a true count that follow from public facts: zero, bounds and exact totals.
 
-A truth satisfies its bounds, exact answers and structural zeros, so that an interval cut off at what these
-imply covers it exactly as often as before.
+The truth satisfies its bounds, exact answers and structural zeros. So an interval cut off at the limits that
+they imply covers it exactly as often as before.
 
 Axes: ``a`` areas, ``r`` rows of a query group, ``t`` sums asked for, ``n`` cells.
 """
@@ -25,7 +25,7 @@ UNBOUNDED = 1 << 60
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """Limits on rows of one query group, rows that count no cell in common."""
+    """Limits on rows of one query group; no two rows share a cell."""
 
     cells: Bools  # (r, n)
     lower: Ints  # (a, r)
@@ -161,7 +161,7 @@ def _totals(here: LevelConstraints, geounits: Ints) -> tuple[Ints, Bools]:
 
 
 def _bound_rows(product: Product, table: ConstraintTable, lower: Ints, upper: Ints) -> list[_Rows]:
-    """Put the bounds of each query group together: their rows count no cell in common."""
+    """Combine the bounds of each query group; no two rows share a cell."""
     queries = [product.workload.canonical(bound.query) for bound in product.bounds]
     found = []
     for query in dict.fromkeys(queries):

@@ -1,8 +1,8 @@
-"""The law of a weighted sum of noise draws: how far an estimate lies from the truth, and how often.
+"""The law of a weighted sum of noise draws, that is of an estimate's error.
 
-A least-squares estimate is the true count plus a known weighted sum of the draws behind the measurements. Of
-many draws the sum is normal to more digits than matter. Where one or a few draws carry most of the variance
-it keeps their shape: steps, and for the Laplace law heavier tails. Then the law is found exactly.
+A least-squares estimate is the true count plus a known weighted sum of the draws behind the measurements. A
+sum of many draws is normal to more digits than matter. Where one or a few draws carry most of the variance
+the sum keeps their shape: steps, and for the Laplace law heavier tails. Then the law is computed exactly.
 
 Axes: ``t`` arguments of a characteristic function, ``a`` atoms.
 """

@@ -1,8 +1,9 @@
-"""The margin of a large product that a question needs: its attributes and levels, and no more.
+"""The margin of a large product that a question needs: only its attributes and levels.
 
-A question about sex and age of a product with 1.2 million cells is one about a table of sex and age. What is
-measured of finer cells is summed to what both tell apart; the sum of independent answers has their summed
-noise. Cells that are impossible are known to be empty, so that answers about nothing else are left out.
+A question about sex and age of a product with 1.2 million cells concerns a table of sex by age. Measurements
+of finer cells are summed to the groups that question and measurement both distinguish; the sum of independent
+answers has their summed noise. Impossible cells are known to be empty, so answers about nothing else are left
+out.
 
 Axes: ``n`` cells of the whole product, ``c`` cells of the margin, ``m`` rows of a query group.
 """
@@ -28,7 +29,7 @@ _NO_ATTRIBUTE = Attribute("all", ("all",))
 
 
 def levels_told_apart(product: Product, kinds: npt.NDArray[np.integer]) -> tuple[Ints, ...]:
-    """Return per attribute the group of each level, where kinds of cells tell the groups apart.
+    """Return per attribute the group of each level; kinds of cells distinguish the groups.
 
     - `kinds` (n,): kind of each cell; of two levels of one group, cells that differ in nothing else are of
       one kind.
@@ -114,7 +115,7 @@ class Margin:
         return Attribute(whole.name, tuple(labels))
 
     def _joined(self, factor: str) -> tuple[int, Ints]:
-        """Return attribute of a factor, and the finest groups that both it and the margin tell apart."""
+        """Return attribute of a factor, and the finest groups that both it and the margin distinguish."""
         axis = self.whole.workload.positions[factor]
         return axis, joined(self.groups[axis], self.whole.workload.group_of_level(factor))
 
@@ -173,7 +174,7 @@ class Margin:
     def rows_of(self, factor: str) -> tuple[QueryGroup, Ints]:
         """Return a query group of the margin for a factor of the whole product, and the row of each level.
 
-        Levels that the margin does not tell apart are of one row: in the total where it sums over the
+        Levels that the margin does not distinguish are in one row: the total where it sums over the
         attribute.
         """
         axis, together = self._joined(factor)

@@ -1,4 +1,4 @@
-"""Everything that a published noisy measurement file says, whatever its layout.
+"""The contents of a published noisy measurement file, whatever its layout.
 
 Axes: ``g`` geounits of a geolevel in spine order, ``c`` classes of geounits measured with the same noise,
 ``q`` query groups measured at a geolevel, ``m`` rows of one.

@@ -137,7 +137,7 @@ class MeasuredTotals:
 
     @classmethod
     def none(cls, geounits: int) -> MeasuredTotals:
-        """Return what nothing says, to be added to."""
+        """Return totals of which nothing is known yet."""
         return cls(np.zeros(geounits), np.full(geounits, np.inf))
 
     def add(self, noisy: NoisyLevel, first: int, answers: Sequence[Ints]) -> None:
@@ -156,7 +156,7 @@ class MeasuredTotals:
 
 
 def _information(law: NoiseLaw | None) -> float:
-    """Return one over the parameter of Gaussian noise; 0 for others, whose tails are wide."""
+    """Return one over the parameter of Gaussian noise; 0 for noise with heavy tails."""
     return float(1 / law.sigma2) if isinstance(law, DiscreteGaussian) else 0.0
 
 

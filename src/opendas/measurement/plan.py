@@ -76,7 +76,7 @@ class MeasurementPlan:
                     )
                 if any(canonical == other.query.name for other in planned):
                     raise BudgetError(
-                        f"[budget.queries] {geolevel!r}: {canonical!r} is there twice, in two spellings; "
+                        f"[budget.queries] {geolevel!r}: {canonical!r} appears twice, in two spellings; "
                         "both would be drawn with the same noise. Keep one."
                     )
                 if query_share > 0:

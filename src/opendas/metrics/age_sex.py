@@ -1,4 +1,4 @@
-"""Errors of age and sex, as demographers measure them: single years, five-year groups, children, the old."""
+"""Errors of age and sex as demographers measure them: single years, five-year groups, the young, the old."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class BlauRow:
     """Signed error of the total in one class of geounits by their Blau index."""
 
     geolevel: str
-    quintile: str  # ``"1"`` (most alike) to ``"5"``, or several that cannot be told apart
+    quintile: str  # ``"1"`` (most alike) to ``"5"``, or several whose borders coincide
     geounits: int
     mean_signed_error: float | None
 
@@ -184,7 +184,7 @@ def at_most(value: npt.NDArray[Any], unit: npt.NDArray[Any], factor: Fraction) -
 
 
 def adults(schema: Schema) -> Bools | None:
-    """Return the cells of people of voting age, bool (n,); None where the schema does not tell them."""
+    """Return the cells of people of voting age, bool (n,); None where the schema lacks them."""
     if "votingage" not in schema.names or "18plus" not in schema.attribute("votingage").levels:
         return None
     return schema.box({"votingage": ("18plus",)})

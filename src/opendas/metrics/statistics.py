@@ -1,4 +1,4 @@
-"""Summaries of signed errors: means, and quantiles that count the zeros nobody stores."""
+"""Summaries of signed errors: means, and quantiles that include the zeros of a sparse table."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def _of_table(path: Path) -> PublicTotals:
         counts = _whole(table.column(people), state, people, path.name)
         totals = dict(zip((text[i] for i in state), counts.tolist(), strict=True))
         if len(totals) < len(state):
-            raise FormatError(f"{path.name}: a state is there twice.")
+            raise FormatError(f"{path.name}: a state appears twice.")
     elif people is not None and block:
         counts = _whole(table.column(people), block, people, path.name)
         for i, count in zip(block, counts.tolist(), strict=True):
@@ -125,5 +125,5 @@ def _sorted(source: str, people: dict[str, int], codes: Codes, housing: Ints) ->
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
     if bool(np.any(codes[1:] == codes[:-1])):
-        raise FormatError(f"{source}: block {codes[1:][codes[1:] == codes[:-1]][0].decode()} is there twice.")
+        raise FormatError(f"{source}: block {codes[1:][codes[1:] == codes[:-1]][0].decode()} appears twice.")
     return PublicTotals(source, people, codes, housing[order])

@@ -1,4 +1,4 @@
-"""Draws from the exact laws for anybody's own use: experiments with a generator, mechanisms without.
+"""Draws from the exact laws outside a run: for experiments with a generator, for mechanisms without one.
 
 A run draws by address (:mod:`opendas.sampling.noise`), so that a draw can be repeated; these draws cannot.
 """
@@ -25,10 +25,11 @@ Words = Callable[[int], npt.NDArray[np.uint64]]
 def sample(law: Noise, size: int | tuple[int, ...] | None, rng: np.random.Generator | None) -> Ints:
     """Draw from a law, int64 of the shape `size`.
 
-    - `size`: None is a single number, an array without dimensions.
-    - `rng`: for simulations. None takes words of the operating system, as anything needs that is to protect.
+    - `size`: None gives a single number, an array without dimensions.
+    - `rng`: for simulations. With None the words come from the operating system, as protection needs.
 
-    Raises `ConfigError` if `rng` is no generator. Raises `PrivacyError` if the law is too wide for a table.
+    Raises `ConfigError` if `rng` is not a generator. Raises `PrivacyError` if the law is too wide for a
+    table.
     """
     words = _words(rng)
     out = np.empty(() if size is None else size, dtype=np.int64)

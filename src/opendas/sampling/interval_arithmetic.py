@@ -1,12 +1,12 @@
 """Integer interval arithmetic for the tails of integer-valued noise.
 
-A real number is held as a pair of integers ``(low, high)`` in units of ``2**-precision`` with
-``low <= value <= high``: every operation rounds ``low`` down and ``high`` up, so the pair encloses the true
-value whatever the precision. No float takes part.
+A real number is held as a pair of integers ``(low, high)`` in units of ``2**-precision`` with ``low <= value
+<= high``: every operation rounds ``low`` down and ``high`` up, so the pair encloses the true value at any
+precision. No float takes part.
 
 For a symmetric law on the integers write ``S(k) = P(X > k)``, ``k >= 0``. The sampler needs the integers
-``floor(2**bits * S(k))``; they are returned only when both ends of the interval agree, and the working
-precision is raised until they do.
+``floor(2**bits * S(k))``. They are returned only when both ends of the interval agree; until then the working
+precision is raised.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _WIDEST = 1 << 24
 # Variance parameter, or squared scale, from which a double may decide a margin, and how near to a tie it is
 # not sure: its errors are below 1e-10.
 _IN_DOUBLES = 10_000
-# Bits beyond those of the smallest probability asked for: those of a double, and some more.
+# Bits beyond those of the smallest probability asked for: those of a double and a margin.
 _DIGITS = 72
 _SMALLEST = 1080
 _DOUBT = 1e-9
@@ -158,7 +158,7 @@ class DiscreteGaussian(_SymmetricLaw):
 
     @property
     def parameter(self) -> Fraction:
-        """What noise is told apart by: ``sigma2``."""
+        """The parameter that identifies the law: ``sigma2``."""
         return self.sigma2
 
     @classmethod
@@ -242,7 +242,7 @@ class DiscreteLaplace(_SymmetricLaw):
 
     @property
     def parameter(self) -> Fraction:
-        """What noise is told apart by: ``scale``."""
+        """The parameter that identifies the law: ``scale``."""
         return self.scale
 
     @property

@@ -1,7 +1,7 @@
-"""Mechanisms: what draws the noisy answers of a query group, ours and those of other packages.
+"""Mechanisms that draw the noisy answers of a query group: ours, and those of other packages.
 
-A mechanism states what its answers cost. Ours draw many geounits at once, by
-:mod:`opendas.sampling.noise`; the bytes are those of :meth:`AnswerMechanism.answer`, geounit by geounit.
+A mechanism states the loss of its answers. Ours draw many geounits at once, by :mod:`opendas.sampling.noise`;
+the bytes are those of :meth:`AnswerMechanism.answer`, geounit by geounit.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class AnswerMechanism(Protocol):
 
     @property
     def definition(self) -> str:
-        """What its loss means."""
+        """Privacy definition of its loss."""
         ...
 
     def spends(self, loss: Fraction, /) -> Fraction:
-        """Return what it spends of a loss, exactly; at most `loss`."""
+        """Return the part of a loss that it spends, exactly; at most `loss`."""
         ...
 
     def variance(self, loss: Fraction, /) -> float:
@@ -153,11 +153,11 @@ def stated_mechanism(name: str) -> str:
         callable(getattr(part, each, None)) for each in methods
     ):
         raise ConfigError(
-            f"{name!r} is no mechanism: it needs name = {name!r} and the methods {', '.join(methods)}."
+            f"{name!r} is not a mechanism: it needs name = {name!r} and the methods {', '.join(methods)}."
         )
     if getattr(part, "definition", None) != "zcdp":
         raise ConfigError(
-            f"the mechanism {name!r} is not one of zCDP: it needs definition = 'zcdp'. Pure "
+            f"the mechanism {name!r} is not a zCDP mechanism: it needs definition = 'zcdp'. Pure "
             "epsilon-differential privacy is zCDP with rho = epsilon ** 2 / 2."
         )
     if not is_stated(word):
@@ -170,7 +170,7 @@ def find_mechanism(word: str) -> tuple[AnswerMechanism, Origin]:
     """Return the mechanism of another package that a plan was made with."""
     found = _STATED.fullmatch(word)
     if found is None:
-        raise ConfigError(f"{word!r} names no mechanism of another package.")
+        raise ConfigError(f"{word!r} does not name a mechanism of another package.")
     part, origin = outside_part(MECHANISMS, found["name"], OWN_MECHANISMS)
     if stated_mechanism(found["name"]) != word:
         raise ConfigError(
@@ -182,7 +182,7 @@ def find_mechanism(word: str) -> tuple[AnswerMechanism, Origin]:
 
 @dataclass(frozen=True, slots=True)
 class StatedNoise:
-    """The noise of a mechanism of another package: what it states, nothing of its law."""
+    """The noise of a mechanism of another package, as it states it; its law is not known."""
 
     # > 0: ``1 / (2 rho)``, in squared counts: the parameter of the discrete Gaussian of the same loss.
     sigma2: Fraction
@@ -195,7 +195,7 @@ class StatedNoise:
 
     @property
     def parameter(self) -> Fraction:
-        """What noise is told apart by."""
+        """The parameter that identifies the noise."""
         return self.sigma2
 
     @property

@@ -1,9 +1,9 @@
-"""A secret order of rows, and truncation by it: of each unit (a household, a patient) so many rows are kept.
+"""A secret order of rows, and truncation by it: of each unit (a household, a patient) a few are kept.
 
 A row's place in the order is a keyed label, the message authentication code CBC-MAC over AES-256 of the row's
-words, cut to 64 bits: nobody without the key can foresee which rows are kept. CBC-MAC is a pseudo-random
-function on messages of which none begins another [Bellare, Kilian & Rogaway 2000; Petrank & Rackoff 2000], so
-a key is used for rows of one width only, or for texts that state their length first.
+words, cut to 64 bits: without the key, it is unpredictable which rows are kept. CBC-MAC is a pseudo-random
+function on messages none of which is a prefix of another [Bellare, Kilian & Rogaway 2000; Petrank & Rackoff
+2000], so a key is used for rows of one width only, or for texts that state their length first.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def keyed_texts(key: bytes, texts: Codes) -> NDArray[np.uint64]:
     """
     lengths = np.strings.str_len(texts).astype(np.int64)
     found = np.zeros((len(texts), _BLOCK_WORDS), dtype=np.uint64)
-    # A message is its length and then the text: none begins another, and each has as many blocks as it needs.
+    # A message is its length and then the text: no message is a prefix of another.
     blocks = 1 + (lengths + _WORD_BYTES - 1) // (_WORD_BYTES * _BLOCK_WORDS)
     for count in np.unique(blocks).tolist():
         rows = np.flatnonzero(blocks == count)
@@ -90,17 +90,17 @@ def keep_at_most(
     label: Callable[[Ints, Ints], NDArray[Any]],
     apart: Ints | None = None,
 ) -> Bools:
-    """Choose at most so many rows of each unit: the first by their labels.
+    """Keep a limited number of rows of each unit: the first by their labels.
 
     - `most`, >= 1: rows kept of a unit.
-    - `unit` (n,): whose each row is.
+    - `unit` (n,): unit of each row.
     - `content` (n,): the other columns, by which rows are identical or not.
     - `label` (rows, twin): returns the labels of some rows, given by position, int64 (r,); `twin` numbers
       each among the rows identical to it, from 1.
     - `apart` (n,): rows of one unit that are kept differ in it: of those with the same value only the first
-      is.
-    - Returns (n,): True for rows kept. As a multiset, those kept of a unit are a function of the rows of this
-      unit and of their labels; in which order the rows came changes nothing.
+      is kept.
+    - Returns (n,): True for rows kept. As a multiset, the rows kept of a unit are a function of the rows of
+      this unit and of their labels; the order of the input has no effect.
 
     Notes
     -----
@@ -116,7 +116,7 @@ def keep_at_most(
     of = unit[rows]
     identity = _identity([column[rows].astype(np.int64) for column in (number, *content)])
     twin = _index_among_identical(identity)
-    # Ties of labels fall to the rows themselves, so that the order of the input decides nothing.
+    # The rows themselves decide ties of labels, so that the order of the input has no effect.
     order = np.lexsort((twin, identity, label(rows, twin), of))
     kept[rows] = False
     if apart is not None:

@@ -1,6 +1,6 @@
 """Exact tails of sums of independent noise: the margins of totals.
 
-Three ways, each a decision and not an estimate; ``docs/proofs/phsafe.md``, section 7:
+Three methods, all exact; ``docs/proofs/phsafe.md``, section 7:
 
 * wide discrete Gaussians: their sum is the discrete Gaussian of the summed parameters up to a factor that
   Poisson summation bounds, and the margin is accepted when it is the same at both ends;

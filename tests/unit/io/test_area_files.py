@@ -82,10 +82,10 @@ def test_areas_may_overlap() -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     for text, kind, message in [
         ("geocode\n999\n", GeographyError, "no blocks of this release"),
-        (f"geocode\n{CODES[0]}\n{CODES[0]}\n", GeographyError, "there twice"),
-        (f"geocode,weight\n{CODES[0]},much\n", FormatError, "no number"),
+        (f"geocode\n{CODES[0]}\n{CODES[0]}\n", GeographyError, "appear twice"),
+        (f"geocode,weight\n{CODES[0]},much\n", FormatError, "not a number"),
         (f"geocode,weight\n{CODES[0]},\n", FormatError, "without a weight"),
-        (f"geocode,weight\n{CODES[0]},inf\n", FormatError, "no finite number"),
+        (f"geocode,weight\n{CODES[0]},inf\n", FormatError, "not a finite number"),
         (f"a,b\n{CODES[0]},1\n", FormatError, "no column with geocodes"),
         (f"geocode,a,b\n{CODES[0]},1,2\n", FormatError, "a, b: which of these columns"),
         (f"geocode,district,population\n{CODES[0]},1,2\n", FormatError, "district, population: which"),
@@ -94,7 +94,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         (f"geocode,area\n{CODES[0]}\n", FormatError, "line 2: 1 fields"),
         (f"geocode,area\n{CODES[0]},{'x' * 200_000}\n", FormatError, "more than 200 characters"),
         (f"geocode,weight\n{CODES[0]},1e200\n", FormatError, "weight beyond"),
-        (f"geocode,weight\n{CODES[0]},nan\n", FormatError, "no finite number"),
+        (f"geocode,weight\n{CODES[0]},nan\n", FormatError, "not a finite number"),
         (f"{CODES[0]}\n{CODES[1]}\n", FormatError, "first line is a geocode"),
         ("010010201009999\n" + CODES[1], FormatError, "first line is a geocode"),
     ]:
@@ -380,7 +380,7 @@ def test_relationship_files_that_are_refused(tmp_path: Path) -> None:
         read_area_file(Path(f"{write(tmp_path, CODES[0], 'list.txt')}:tract"), FRAME)
     for parts, message in [
         (PARTS[:-3], "it does not list 1 blocks"),
-        ((*PARTS, PARTS[0]), "1 parts are there twice"),
+        ((*PARTS, PARTS[0]), "1 parts appear twice"),
         ((*PARTS, (CODES[0], "010010301001009", "x", 0)), "1 areas are no numbers"),
         ((*PARTS, (CODES[0][:-1], "010010301001009", 1, 0)), "1 codes have another form"),
         ((*PARTS, ("01001020100", "010010301001009", 1, 0)), "a code is missing"),
