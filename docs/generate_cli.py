@@ -31,6 +31,14 @@ Data go to stdout, messages and progress to stderr. `--json` answers are strict 
 | 6 | environment: disk, permission, a missing extra |
 | 70 | internal error |
 | 130 | interrupted |
+
+The shell completes commands, options and files with the Tab key after one line in its start-up file:
+
+```text
+~/.bashrc (bash 4.4 or later)            eval "$(_OPENDAS_COMPLETE=bash_source opendas)"
+~/.zshrc                                 eval "$(_OPENDAS_COMPLETE=zsh_source opendas)"
+~/.config/fish/completions/opendas.fish  _OPENDAS_COMPLETE=fish_source opendas | source
+```
 """
 
 
