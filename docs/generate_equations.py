@@ -33,6 +33,7 @@ TITLES = {
 
 ITEMS = {
     ABOWD: {
+        "(6.2)": "linear constraints with whole coefficients",
         "(7.1)": "constrained non-negative least squares of one geounit",
         "(7.2)": "the same of all children of a parent",
         "(7.3)": "controlled rounding of one geounit",

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from opendas.constraints.table import LinearSums
 from opendas.errors import ConstraintConflict, HeldConstraint
 from opendas.schema.query_groups import QueryGroup
 from opendas.solvers.conflict import NO_LIMIT, RangeSystem, find_conflict
@@ -110,23 +111,44 @@ class Gathering:
     width: int
     held: list[HeldConstraint] = field(default_factory=list)
     columns: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    times: list[npt.NDArray[np.int64]] = field(default_factory=list)
 
-    def add(self, held: HeldConstraint, columns: npt.NDArray[Any]) -> None:
-        """Add a constraint on the sum of some variables."""
+    def add(
+        self, held: HeldConstraint, columns: npt.NDArray[Any], times: npt.NDArray[np.int64] | None = None
+    ) -> None:
+        """Add a constraint on the sum of some variables, each times its coefficient where these are given."""
         self.held.append(held)
         self.columns.append(np.asarray(columns, dtype=np.int64))
+        self.times.append(np.ones(len(columns), np.int64) if times is None else times)
+
+    def add_linear(self, linear: LinearSums, geounit: int, where: str, blocks: npt.NDArray[np.int64]) -> None:
+        """Add the linear constraints of a geounit, whose variables stand in blocks (b, 1) of atoms.
+
+        Parameters
+        ----------
+        linear : LinearSums
+            On the atoms.
+        """
+        for name, row, at_most in zip(
+            linear.names, linear.coefficients, linear.at_most[geounit], strict=True
+        ):
+            inside = np.flatnonzero(row)
+            held = HeldConstraint(where, f"linear constraint {name}", "<=", int(at_most))
+            self.add(held, (blocks + inside).ravel(), np.tile(row[inside], len(blocks)))
 
     def system(self) -> RangeSystem:
         """Return the constraints in numbers."""
         counts = [len(columns) for columns in self.columns]
         indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
         indices = np.concatenate([*self.columns, np.zeros(0, np.int64)])
-        place = (np.ones(len(indices), np.int64), indices, indptr)
+        times = np.concatenate([*self.times, np.zeros(0, np.int64)])
+        negative = np.array([bool((some < 0).any()) for some in self.times], dtype=bool)
+        place = (times, indices, indptr)
         value = np.array([held.value for held in self.held], dtype=np.int64)
         relation = np.array([held.relation for held in self.held])
         return RangeSystem(
             sparse.csr_array(place, shape=(len(self.held), self.width)),
-            np.where(relation == "<=", np.minimum(value, 0), value),
+            np.where(relation == "<=", np.where(negative, -NO_LIMIT, np.minimum(value, 0)), value),
             np.where(relation == ">=", NO_LIMIT, value),
         )
 

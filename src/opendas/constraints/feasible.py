@@ -200,6 +200,11 @@ def _program(tiers: Tiers, top: int, bottom: int, first: int, last: int) -> Rang
     bounds = sparse.csr_array(tiers.bound_sets[:, possible].astype(np.int64))
     bound_rows: Any = sparse.kron(sparse.eye_array(count, dtype=np.int64), bounds, format="csr")
     add(bound_rows, tier.lower[low:high].ravel(), tier.upper[low:high].ravel())
+    if tier.linear is not None:
+        sums = sparse.csr_array(tier.linear.coefficients[:, possible])
+        at_most = tier.linear.at_most[low:high].ravel()
+        linear_rows: Any = sparse.kron(sparse.eye_array(count, dtype=np.int64), sums, format="csr")
+        add(linear_rows, np.full(len(at_most), -NO_LIMIT), at_most)
     for number in range(top, bottom + 1):
         inside = tiers.starts(top, number)
         a, b = int(inside[first]), int(inside[last])

@@ -83,6 +83,8 @@ class PublicFacts:
     bound_cells : bool (B, n)
     lower, upper : int64 (L, B)
     invariants : tuple of ExactQuery
+    linear : bool
+        There are linear constraints, too. What follows from them is not looked for.
     """
 
     possible: Bools
@@ -91,6 +93,7 @@ class PublicFacts:
     lower: Ints
     upper: Ints
     invariants: tuple[ExactQuery, ...]
+    linear: bool = False
 
     @classmethod
     def of(
@@ -124,6 +127,7 @@ class PublicFacts:
             np.zeros(size, np.int64) if leaf is None else leaf.lower,
             np.zeros(size, np.int64) if leaf is None else leaf.upper,
             tuple(_exact_queries(product, spine, table)),
+            bool(product.linear),
         )
         return facts if product.tie is None else facts._with_tied(product, product.tie, spine, frame)
 
@@ -150,6 +154,8 @@ class PublicFacts:
 
         If so, all that follows from them is found. If not, more may follow.
         """
+        if self.linear:
+            return False
         maps = [*self.bound_cells, self.possible, *(exact.query.row_of_cell for exact in self.invariants)]
         atoms = Atoms.of(maps, len(self.possible))
         there = np.flatnonzero(self.possible[atoms.first])

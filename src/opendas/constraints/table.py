@@ -1,4 +1,4 @@
-"""Constraints as numbers: bounds and invariants of every geounit of a spine.
+"""Constraints as numbers: bounds, linear constraints and invariants of every geounit of a spine.
 
 Bounds come from public unit counts and are summed up the spine, so that what holds for children can hold
 for their parent. Invariant answers hold where they are declared and, as sums, above. Nothing else enters
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -130,6 +131,36 @@ class TiedCounts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class LinearSums:
+    """Linear constraints ``coefficients @ x <= at_most`` with whole numbers.
+
+    Parameters
+    ----------
+    names : tuple of str, length M
+    coefficients : int64 (M, n)
+        Of each cell.
+    at_most : int64 (g, M)
+        Of each geounit.
+
+    Notes
+    -----
+    Abowd et al. (2022), equation (6.2).
+    """
+
+    names: tuple[str, ...]
+    coefficients: npt.NDArray[np.int64]
+    at_most: npt.NDArray[np.int64]
+
+    def on(self, cells: npt.NDArray[np.integer]) -> LinearSums:
+        """Return the same for tables of some cells."""
+        return replace(self, coefficients=np.ascontiguousarray(self.coefficients[:, cells]))
+
+    def excess(self, counts: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return by how much tables, (g, n), go beyond each constraint, (g, M); not positive where kept."""
+        return np.asarray(counts @ self.coefficients.T - self.at_most)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class LevelConstraints:
     """Constraints of the geounits of one geolevel.
 
@@ -143,6 +174,8 @@ class LevelConstraints:
         A total that holds for parts together.
     tied : TiedCounts or None
         Counts of an earlier release.
+    linear : LinearSums or None
+        Linear constraints with coefficients.
     """
 
     lower: npt.NDArray[np.int64]
@@ -150,6 +183,7 @@ class LevelConstraints:
     invariants: tuple[InvariantAnswers, ...]
     joint: JointTotal | None = None
     tied: TiedCounts | None = None
+    linear: LinearSums | None = None
 
     def slice(self, start: int, stop: int) -> LevelConstraints:
         """Return the constraints of geounits ``start:stop``."""
@@ -159,6 +193,7 @@ class LevelConstraints:
             tuple(InvariantAnswers(i.name, i.query, i.answers[start:stop]) for i in self.invariants),
             None if self.joint is None else self.joint.slice(start, stop),
             None if self.tied is None else self.tied.slice(start, stop),
+            None if self.linear is None else replace(self.linear, at_most=self.linear.at_most[start:stop]),
         )
 
     def without_tied(self, possible: Bools) -> LevelConstraints:
@@ -313,22 +348,52 @@ def bounds_of_leaves(
     lower = np.zeros(shape, dtype=np.int64)
     upper = np.zeros(shape, dtype=np.int64)
     for k, bound in enumerate(bounds):
-        if bound.column not in frame.units:
-            raise DataError(
-                f"bound {bound.name!r} needs the unit column {bound.column!r}; the frame has "
-                f"{', '.join(frame.units) or 'none'}. Give it in the frame file or in [input] units."
-            )
-        units = frame.units[bound.column][spine.leaf_order]
-        if units.size and units.min() < 0:
-            raise DataError(f"unit column {bound.column!r} holds a negative count.")
-        if units.size and int(units.max()) * max(1, bound.upper) * len(units) >= _MOST_BOUND:
-            raise DataError(
-                f"unit column {bound.column!r} holds a count so large that {bound.name!r} has no bound that "
-                "an integer of 64 bits can hold; check the frame."
-            )
+        units = _units(frame, spine, bound.column, f"bound {bound.name!r}", bound.upper)
         lower[:, k] = bound.lower * units
         upper[:, k] = bound.upper * units
     return lower, upper
+
+
+def _units(frame: Frame, spine: Spine, column: str, what: str, most: int) -> npt.NDArray[np.int64]:
+    """Return the public unit counts of the leaves that a constraint multiplies by at most `most`."""
+    if column not in frame.units:
+        raise DataError(
+            f"{what} needs the unit column {column!r}; the frame has "
+            f"{', '.join(frame.units) or 'none'}. Give it in the frame file or in [input] units."
+        )
+    units = frame.units[column][spine.leaf_order]
+    if units.size and units.min() < 0:
+        raise DataError(f"unit column {column!r} holds a negative count.")
+    if units.size and int(units.max()) * max(1, most) * len(units) >= _MOST_BOUND:
+        raise DataError(
+            f"unit column {column!r} holds a count so large that {what} has no bound that "
+            "an integer of 64 bits can hold; check the frame."
+        )
+    return units
+
+
+def linear_sums(product: Product, frame: Frame, spine: Spine) -> tuple[LinearSums | None, ...]:
+    """Return the linear constraints of a product at every geolevel, top first; what leaves may, adds up.
+
+    Raises
+    ------
+    DataError
+        As :func:`bounds_of_leaves`.
+    """
+    if not product.linear:
+        return (None,) * len(spine.levels)
+    names = tuple(one.name for one in product.linear)
+    coefficients = np.array([product.coefficients(one) for one in product.linear])
+    at_most = np.zeros((len(spine.leaf), len(names)), dtype=np.int64)
+    for k, one in enumerate(product.linear):
+        what = f"linear constraint {one.name!r}"
+        units = _units(frame, spine, one.column, what, abs(one.at_most)) if one.column else 1
+        at_most[:, k] = one.at_most * units
+    levels = [LinearSums(names, coefficients, at_most)]
+    for number in reversed(range(len(spine.levels) - 1)):
+        at_most = np.add.reduceat(at_most, spine.child_starts(number)[:-1], axis=0)
+        levels.insert(0, LinearSums(names, coefficients, at_most))
+    return tuple(levels)
 
 
 def bound_cells(product: Product) -> npt.NDArray[np.bool_]:
@@ -359,9 +424,10 @@ def bound_table(
     partitions = _partitions(product, cells)
     levels: list[LevelConstraints] = []
     lower, upper = bounds_of_leaves(product.bounds, frame, spine)
+    linear = linear_sums(product, frame, spine)
     for number in reversed(range(len(spine.levels))):
         held, joint = _held(product, spine, where, invariants, number)
-        levels.insert(0, LevelConstraints(lower, upper, held, joint))
+        levels.insert(0, LevelConstraints(lower, upper, held, joint, linear=linear[number]))
         if number == 0:
             break
         for invariant in held:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from opendas.constraints.conflicts import Atoms, Gathering, invariant_name
-from opendas.constraints.table import ConstraintTable, InvariantAnswers, LevelConstraints
+from opendas.constraints.table import ConstraintTable, InvariantAnswers, LevelConstraints, LinearSums
 from opendas.errors import ConstraintConflict, HeldConstraint
 from opendas.geography.spine import Spine
 from opendas.schema.declarations import StructuralZero
@@ -49,6 +49,8 @@ class Tier:
         All that hold here: taken here, or sums of what is taken below.
     own : tuple of InvariantAnswers
         Those taken here.
+    linear : LinearSums or None
+        On the atoms.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Tier:
     tight_upper: npt.NDArray[np.int64]
     invariants: tuple[InvariantAnswers, ...]
     own: tuple[InvariantAnswers, ...]
+    linear: LinearSums | None = None
 
     def __len__(self) -> int:
         return len(self.parent)
@@ -105,11 +108,16 @@ class Tiers:
         zeros = _zeros(product, table.possible)
         maps = [*table.bound_cells, table.possible, *(mask for _, mask in zeros)]
         maps += [query.row_of_cell for query in invariants.values()]
+        linear = table.levels[-1].linear
+        maps += [] if linear is None else list(linear.coefficients)
         atoms = Atoms.of(maps, len(table.possible))
         bound_sets = atoms.sets(table.bound_cells)
         blocks = [sparse.csr_array(bound_sets.astype(np.int64)), *map(atoms.rows, invariants.values())]
         return cls(
-            tuple(tiers),
+            tuple(
+                tier if tier.linear is None else replace(tier, linear=tier.linear.on(atoms.first))
+                for tier in tiers
+            ),
             atoms,
             table.possible[atoms.first],
             table.bound_names,
@@ -155,7 +163,11 @@ class Tiers:
         own = [number for number, tier in enumerate(self.tiers) if tier.own]
         leaf = len(self.tiers) - 1
         apart = bool(np.all(self.bound_sets[:, self.possible].sum(axis=0) <= 1))
-        if not own and not self.tiers[leaf].lower.any():
+        linear = self.tiers[leaf].linear
+        if linear is not None:
+            apart = laminar = False
+        nobody = not self.tiers[leaf].lower.any() and (linear is None or bool((linear.at_most >= 0).all()))
+        if not own and nobody:
             return None
         top = own[0] if own else leaf
         bottom = own[-1] if own and apart else leaf
@@ -214,6 +226,8 @@ class Tiers:
             if low > 0:
                 gathered.add(HeldConstraint(where, f"lower bound of {name}", ">=", low), columns)
             gathered.add(HeldConstraint(where, f"upper bound of {name}", "<=", high), columns)
+        if tier.linear is not None:
+            gathered.add_linear(tier.linear, unit, where, blocks)
 
 
 def _zeros(product: Product, possible: npt.NDArray[np.bool_]) -> list[tuple[str, npt.NDArray[np.bool_]]]:
@@ -254,6 +268,7 @@ def _tiers(product: Product, spine: Spine, table: ConstraintTable) -> list[Tier]
             held.upper,
             held.invariants,
             own,
+            held.linear,
         )
         if held.joint is None:
             tiers.insert(0, tier)
@@ -288,6 +303,9 @@ def _divided(product: Product, parts: Tier, held: LevelConstraints) -> tuple[Tie
         tight_upper,
         (*summed, total),
         (total,),
+        None
+        if parts.linear is None
+        else replace(parts.linear, at_most=np.add.reduceat(parts.linear.at_most, first, axis=0)),
     )
     return whole, replace(parts, parent=joint.group.astype(np.int64))
 

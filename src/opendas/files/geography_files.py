@@ -20,6 +20,7 @@ from opendas.constraints.table import (
     InvariantAnswers,
     JointTotal,
     LevelConstraints,
+    LinearSums,
     TiedCounts,
     bound_cells,
 )
@@ -221,6 +222,10 @@ def read_constraint_table(path: Path, product: Product, spine: Spine) -> Constra
         if len(found) != len(names):
             raise FormatError(f"{path.name}: a bound is missing at geolevel {level.name!r}.")
         empty = np.zeros((len(level), 0), dtype=np.int64)
+        linear = [blocks.get((level.name, one.name)) for one in product.linear]
+        summed = [block for block in linear if block is not None]
+        if len(summed) != len(product.linear):
+            raise FormatError(f"{path.name}: a linear constraint is missing at geolevel {level.name!r}.")
         levels.append(
             LevelConstraints(
                 np.concatenate([empty, *(block.lower for block in found)], axis=1),
@@ -231,6 +236,13 @@ def read_constraint_table(path: Path, product: Product, spine: Spine) -> Constra
                     if block.kind == "invariant"
                 ),
                 _joint(path, level, [block for block in here if block.kind == "joint"]),
+                linear=LinearSums(
+                    tuple(one.name for one in product.linear),
+                    np.array([product.coefficients(one) for one in product.linear]),
+                    np.concatenate([block.upper for block in summed], axis=1),
+                )
+                if product.linear
+                else None,
             )
         )
     table = ConstraintTable(names, bound_cells(product), product.possible, tuple(levels))
@@ -376,6 +388,7 @@ def constraint_metadata(product: Product, spine: Spine) -> dict[str, object]:
         "bounds": [bound.name for bound in product.bounds],
         "invariants": [[i.query, i.geolevel] for i in product.invariants],
         "levels": list(spine.names),
+        **({"constraints": [one.name for one in product.linear]} if product.linear else {}),
     }
 
 
@@ -398,7 +411,8 @@ def _write_tie(path: Path, product: Product, spine: Spine, tied: TiedCounts) -> 
 def write_constraints(path: Path, product: Product, spine: Spine, table: ConstraintTable) -> None:
     """Write the bounds and invariant answers of every geounit, and in a file beside them what is tied.
 
-    A total that parts of a geounit hold together has the kind ``joint``, and stands at each of the parts.
+    A total that parts of a geounit hold together has the kind ``joint``, and stands at each of the parts. A
+    linear constraint has the kind ``linear``, and no least value: its list is empty.
 
     - `path`: ``measurements/<product>/constraints.parquet``.
     - `product`: as estimated: without dropped invariants.
@@ -415,27 +429,43 @@ def write_constraints(path: Path, product: Product, spine: Spine, table: Constra
                 part = replace(constraints, joint=None).slice(start, stop)
                 if len(product.bounds) + len(part.invariants):
                     sink.write(_rows_of_level(product, level.name, level.geocodes[start:stop], part))
-            if constraints.joint is not None:
-                sink.write(_rows_of_joint(level.name, level.geocodes, constraints.joint))
+            if (joint := constraints.joint) is not None:
+                totals = joint.totals[joint.group].astype(np.int64)
+                query = joint.name.partition("@")[0]
+                names = (level.name, joint.name, query, "joint")
+                sink.write(_rows_of_one(names, level.geocodes, totals, totals))
+            linear = () if constraints.linear is None else constraints.linear.at_most.T
+            for one, at_most in zip(product.linear, linear, strict=True):
+                names = (level.name, one.name, one.query, "linear")
+                sink.write(_rows_of_one(names, level.geocodes, None, at_most.copy()))
 
 
-def _rows_of_joint(geolevel: str, geocodes: Codes, joint: JointTotal) -> pa.Table:
-    """Return one row per part: the total that it holds together with the other parts of its geounit."""
+def _rows_of_one(
+    names: tuple[str, str, str, str], geocodes: Codes, lower: Ints | None, upper: Ints
+) -> pa.Table:
+    """Return one row per geounit of one constraint.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Geolevel, constraint, query and kind.
+    lower : int64 (g,) or None
+        None for no least value.
+    """
+    geolevel, constraint, query, kind = names
     g = len(geocodes)
-    query = joint.name.partition("@")[0]
-    totals = joint.totals[joint.group].astype(np.int64)
-    offsets = pa.array(np.arange(g + 1, dtype=np.int32))
-    none = np.zeros(g, dtype=np.int32)
+    each, none = np.arange(g + 1, dtype=np.int32), np.zeros(g, dtype=np.int32)
+    least = pa.array(np.zeros(g + 1, dtype=np.int32)) if lower is None else pa.array(each)
     return pa.Table.from_arrays(
         [
             text_column(none, [geolevel]),
             bytes_column(geocodes),
-            text_column(none, [joint.name]),
+            text_column(none, [constraint]),
             text_column(none, [query]),
             pa.array(np.full(g, -1, dtype=np.int32)),
-            pa.ListArray.from_arrays(offsets, pa.array(totals)),
-            pa.ListArray.from_arrays(offsets, pa.array(totals)),
-            text_column(none, ["joint"]),
+            pa.ListArray.from_arrays(least, pa.array(np.zeros(0, np.int64) if lower is None else lower)),
+            pa.ListArray.from_arrays(pa.array(each), pa.array(upper)),
+            text_column(none, [kind]),
         ],
         schema=CONSTRAINT_SCHEMA,
     )

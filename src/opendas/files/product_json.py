@@ -12,7 +12,7 @@ from typing import Any
 
 from opendas.errors import FormatError
 from opendas.schema.attributes import Attribute, Recode, Schema
-from opendas.schema.declarations import Bound, Invariant, StructuralZero, Tie
+from opendas.schema.declarations import Bound, Invariant, LinearConstraint, StructuralZero, Tie
 from opendas.schema.product import PassPlan, Product
 
 MOST_LISTED = 64
@@ -51,6 +51,8 @@ def product_to_json(product: Product) -> dict[str, Any]:
     """Return the declaration of `product`; passes and default budget belong to the run and stay out."""
     attribute = product.schema.attribute
     further: dict[str, Any] = {}
+    if product.linear:
+        further["constraints"] = [one.to_dict() for one in product.linear]
     if product.tied is not None:
         further["tie"] = product.tied.to_dict()
     if product.companion is not None:
@@ -111,6 +113,7 @@ def product_from_json(value: Mapping[str, Any]) -> Product:
             passes=PassPlan({}, {}),
             tie=Tie.from_dict(value["tie"]) if "tie" in value else None,
             companion=product_from_json(value["companion"]) if "companion" in value else None,
+            linear=tuple(LinearConstraint(**one) for one in value.get("constraints", ())),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError("the description of the product in the file's metadata is incomplete.") from error

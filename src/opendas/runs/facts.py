@@ -96,6 +96,7 @@ def measured_facts(
     """
     product, budget, plan = run.product, run.budget, run.plan
     public = [f"bound {bound.name}: {bound.lower} to {bound.upper} a unit" for bound in product.bounds]
+    public += [f"linear constraint {one}" for one in product.linear]
     public += [
         "structural zero: "
         + ", ".join(

@@ -400,6 +400,8 @@ class Run:
             "bounds": [[b.name, b.lower, b.upper] for b in self.product.bounds],
             "domain": resolved.domain.to_dict(),
         }
+        if self.product.linear:
+            document["linear"] = [one.to_dict() for one in self.product.linear]
         if self.parts:
             document["parts"] = [part.to_dict() for part in self.parts]
         tie = self.product.tied

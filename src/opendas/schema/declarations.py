@@ -199,6 +199,47 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
+class LinearConstraint:
+    """Per leaf, ``sum of coefficient * answer <= at_most`` over rows of one query group; sums hold above.
+
+    A row of ``C x <= c``, (6.2) of Abowd et al. (2022); as there, a least value is stated by negating.
+
+    Parameters
+    ----------
+    name : str
+    query : str
+        Query group.
+    coefficients : mapping of str to int
+        Label of a row -> whole number; rows that are not named count nothing.
+    at_most : int
+        For each unit of `column`, or for each leaf.
+    column : str
+        Column of public unit counts in the frame; empty for none.
+    """
+
+    name: str
+    query: str
+    coefficients: Mapping[str, int]
+    at_most: int = 0
+    column: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as a product file declares them."""
+        return {
+            "name": self.name,
+            "query": self.query,
+            "coefficients": dict(sorted(self.coefficients.items())),
+            "at_most": self.at_most,
+            **({"column": self.column} if self.column else {}),
+        }
+
+    def __str__(self) -> str:
+        terms = " ".join(f"{times:+d} {label!r}" for label, times in sorted(self.coefficients.items()))
+        units = f" a unit of {self.column}" if self.column else " a leaf"
+        return f"{self.name}: {terms} of {self.query} at most {self.at_most}{units}"
+
+
+@dataclass(frozen=True, slots=True)
 class StructuralZero:
     """Cells that are impossible by definition: every combination of the listed levels."""
 

@@ -9,10 +9,10 @@ from functools import cached_property
 
 import numpy as np
 
-from opendas.arrays import Bools
+from opendas.arrays import Bools, Ints
 from opendas.errors import ConfigError
 from opendas.schema.attributes import Recode, Schema
-from opendas.schema.declarations import Bound, Invariant, StructuralZero, Tie
+from opendas.schema.declarations import Bound, Invariant, LinearConstraint, StructuralZero, Tie
 from opendas.schema.provenance import Discovery, Provenance
 from opendas.schema.query_groups import Workload
 
@@ -99,7 +99,7 @@ class Product:
         For instance ``pl94-persons``.
     query_names : tuple of str
         Declared query groups, canonical, ``total`` and ``detailed`` included.
-    invariants, bounds, structural_zeros : tuples of declarations
+    invariants, bounds, structural_zeros, linear : tuples of declarations
     protected_unit : str
         What one record is, in words: ``person``, ``housing unit``.
     layout : str
@@ -139,6 +139,7 @@ class Product:
     tie: Tie | None = None
     companion: Product | None = None
     workloads: Mapping[str, tuple[tuple[str, Fraction], ...]] = field(default_factory=dict)
+    linear: tuple[LinearConstraint, ...] = ()
 
     def each_query(self, shares: Mapping[str, Fraction]) -> dict[str, Fraction]:
         """Return the shares of a geolevel with workloads divided among their query groups.
@@ -179,8 +180,9 @@ class Product:
 
     @cached_property
     def unit_columns(self) -> tuple[str, ...]:
-        """Frame columns of public unit counts that the bounds use, and those that come with a tie."""
+        """Frame columns of public unit counts that constraints use, and those that come with a tie."""
         columns = [bound.column for bound in self.bounds]
+        columns += [one.column for one in self.linear if one.column]
         if self.tie is not None:
             columns += [*(bound.column for bound in self.tie.bounds), *self.tie.columns.values()]
             columns += self.tie.units.values()
@@ -193,3 +195,9 @@ class Product:
             if group.row_label(row) == bound.cell:
                 return row
         raise ConfigError(f"bound on {bound.query!r}: no cell {bound.cell!r}.")
+
+    def coefficients(self, constraint: LinearConstraint) -> Ints:
+        """Return the coefficient of every cell in a linear constraint, int64 (n,)."""
+        group = self.workload.group(constraint.query)
+        rows = [constraint.coefficients.get(group.row_label(row), 0) for row in range(group.size)]
+        return np.array(rows, dtype=np.int64)[group.row_of_cell]

@@ -57,7 +57,7 @@ class RangeSystem:
 
     matrix: sparse.csr_array  # (m, v)
     # lower, upper (m,): ``lower = 0`` says nothing where the row of `matrix` is not negative; ``upper >=
-    # NO_LIMIT`` is none.
+    # NO_LIMIT`` is none, and so is ``lower <= -NO_LIMIT``.
     lower: Ints
     upper: Ints
 
@@ -163,7 +163,7 @@ def _search(system: RangeSystem, soft: Ints | None = None) -> tuple[str, Ints]:
         ones, place = np.ones(count), (soft, np.arange(count))
         give: Any = sparse.csr_array((ones, place), shape=(rows, count))
         matrix = sparse.hstack([matrix, give, -give], format="csr")
-    lower = system.lower.astype(np.float64)
+    lower = np.where(system.lower <= -NO_LIMIT, -np.inf, system.lower.astype(np.float64))
     upper = np.where(system.upper >= NO_LIMIT, np.inf, system.upper.astype(np.float64))
     cost = np.concatenate([np.zeros(width), np.ones(2 * count)])
     with chatter_to_stderr():
@@ -249,10 +249,10 @@ def _hitting(m: int, sets: list[Ints]) -> Ints | None:
 
 def _sides(system: RangeSystem) -> tuple[Any, Ints, Ints, Ints]:
     """Return ``A x >= b``: the matrix, b, the constraint of each side, and its sign."""
-    low = np.arange(len(system))
+    low = np.flatnonzero(system.lower > -NO_LIMIT)
     high = np.flatnonzero(system.upper < NO_LIMIT)
-    matrix = sparse.vstack([system.matrix, -system.matrix[high]], format="csr")
-    b = np.concatenate([system.lower, -system.upper[high]])
+    matrix = sparse.vstack([system.matrix[low], -system.matrix[high]], format="csr")
+    b = np.concatenate([system.lower[low], -system.upper[high]])
     sign = np.concatenate([np.ones(len(low), np.int64), -np.ones(len(high), np.int64)])
     return matrix, b, np.concatenate([low, high]), sign
 

@@ -41,6 +41,12 @@ def check_roots(workload: Workload, rules: LevelRules, constraints: LevelConstra
         cells = int(apart.max(initial=-1)) + 1
         if cells > LARGEST_WRITTEN and (together or not single):
             raise _too_large(rules, cells, together=together)
+    if constraints.linear is not None and len(possible) > LARGEST_WRITTEN:
+        raise ConfigError(
+            f"[[constraints]] {constraints.linear.names[0]!r}: linear constraints are held by programs that "
+            f"take all cells of a root at once, up to {LARGEST_WRITTEN:,}; {len(possible):,} are possible. "
+            "Use coarser attributes, or [[bounds]] on a recode where its coefficients are 0 and 1."
+        )
 
 
 def _too_large(rules: LevelRules, cells: int, *, together: bool) -> ConfigError:
@@ -90,6 +96,11 @@ def check_family(family: Family, rules: LevelRules, counts: Ints) -> None:
         np.add.at(answers.T, rows, counts.T)
         if not np.array_equal(answers, invariant.answers):
             raise fail(f"the invariant {invariant.name}")
+    linear = family.constraints.linear
+    if linear is not None:
+        broken = np.flatnonzero((linear.on(family.support).excess(counts) > 0).any(axis=0))
+        if len(broken):
+            raise fail(f"the linear constraint {linear.names[broken[0]]}")
     tied = family.constraints.tied
     if tied is not None:
         rows, of_cell = np.unique(tied.query.row_of_cell[family.support], return_inverse=True)

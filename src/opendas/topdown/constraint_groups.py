@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Bools, Floats, Ints
-from opendas.constraints.table import JointTotal, LevelConstraints
+from opendas.constraints.table import JointTotal, LevelConstraints, LinearSums
 from opendas.errors import InfeasibleFamily
 from opendas.topdown.model import CellRules
 
@@ -37,6 +37,7 @@ class Groups:
     # (s,): row of each cell in a partition whose counts are fixed.
     fixed_rows: npt.NDArray[np.int32] | None = None
     fixed: Ints | None = None  # (C, R): these counts
+    linear: LinearSums | None = None  # on the support
 
     @classmethod
     def build(
@@ -104,6 +105,7 @@ class Groups:
             whole_lower,
             whole_upper,
             joint if children > 1 else None,
+            linear=None if constraints.linear is None else constraints.linear.on(support),
         )
 
     @classmethod
@@ -179,6 +181,7 @@ class Groups:
             self.joint,
             self.fixed_rows,
             self.fixed,
+            self.linear,
         )
 
     @property

@@ -86,6 +86,8 @@ def _is_feasible(data: FamilyData, values: Floats) -> bool:
     near = NEAR * max(1.0, float(values.max(initial=0.0)))
     sums = values @ groups.cells.T
     kept = bool((sums >= groups.lower - near).all() and (sums <= groups.upper + near).all())
+    if groups.linear is not None:
+        kept &= bool((groups.linear.excess(values) <= 0.0).all())
     if parent is not None:
         kept &= bool((np.abs(values.sum(axis=0) - parent) <= near).all())
     if groups.joint is not None:

@@ -84,6 +84,10 @@ def _nearest(family: Family, rules: LevelRules, *, keep_total: bool) -> tuple[In
         for invariant in constraints.invariants:
             row_of = invariant.query.row_of_cell[possible]
             groups += [(row_of == r, v, v) for r, v in enumerate(invariant.answers[c])]
+        if constraints.linear is not None:
+            here = constraints.linear.on(possible)
+            pairs = zip(here.coefficients, here.at_most[c], strict=True)
+            groups += [(times, -np.inf, most) for times, most in pairs]
         for inside, low, high in groups:
             line = np.zeros((children + 2) * n)
             line[c * n : (c + 1) * n] = inside

@@ -17,7 +17,8 @@ from opendas.constraints.conflicts import Atoms, Gathering, invariant_name
 from opendas.constraints.table import JointTotal
 from opendas.errors import ConstraintConflict, HeldConstraint, InfeasibleFamily, SolverFailure
 from opendas.measurement.family import FamilyMeasurement, QueryAnswers
-from opendas.solvers.least_squares.solve import solve
+from opendas.solvers.inequalities import solve_under
+from opendas.solvers.least_squares.solve import Metric, solve
 from opendas.solvers.problem.curvature import Curvature, Terms
 from opendas.solvers.problem.problem import FamilyProblem, Solution, Status
 from opendas.topdown.checks import check_family
@@ -57,7 +58,15 @@ def _one_pass(
         # Per-child precision multiplies the whole objective of the child, the linear part included.
         precision = precision / precision.max()
     problem = family_problem(family, groups, terms, _linear(answers, children, cells), precision)
-    return accepted(solve(problem), family, step)
+    return accepted(solved(problem, groups), family, step)
+
+
+def solved(problem: FamilyProblem, groups: Groups, metric: Metric | None = None) -> Solution:
+    """Return the solution of a family's problem, under its linear constraints where it has any."""
+    linear = groups.linear
+    if linear is None:
+        return solve(problem, metric=metric)
+    return solve_under(problem, linear.coefficients, linear.at_most, linear.names, metric=metric)
 
 
 def family_problem(
@@ -137,7 +146,7 @@ def nearest_feasible(family: Family, groups: Groups, target: Floats, done: Progr
     children, cells = groups.mask.shape
     each = np.arange(cells, dtype=np.int32)
     problem = family_problem(family, groups, ((1.0, each),), target, np.ones(children))
-    solution = accepted(solve(problem), family, step)
+    solution = accepted(solved(problem, groups), family, step)
     done.note(solution)
     return solution.x
 
@@ -298,6 +307,7 @@ def family_conflict(family: Family, rules: LevelRules) -> ConstraintConflict | N
     """
     held = family.constraints
     maps = [*rules.bound_cells, rules.possible, *(one.query.row_of_cell for one in held.invariants)]
+    maps += [] if held.linear is None else list(held.linear.coefficients)
     atoms = Atoms.of(maps, len(rules.possible))
     children, a = len(family.tie_keys), len(atoms)
     if children * a > WIDEST:
@@ -329,6 +339,8 @@ def family_conflict(family: Family, rules: LevelRules) -> ConstraintConflict | N
             if low > 0:
                 gathered.add(HeldConstraint(where, f"lower bound of {name}", ">=", low), child * a + inside)
             gathered.add(HeldConstraint(where, f"upper bound of {name}", "<=", high), child * a + inside)
+        if held.linear is not None:
+            gathered.add_linear(held.linear.on(atoms.first), child, where, np.array([[child * a]]))
     if held.joint is not None:
         _add_joint(gathered, family, held.joint, rules.geolevel, a)
     impossible = np.flatnonzero(~rules.possible[atoms.first])

@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Floats
-from opendas.solvers.least_squares.solve import solve
 from opendas.solvers.problem.problem import FamilyProblem
 from opendas.solvers.rows import without_gaps
-from opendas.topdown.family import TopDown, accepted, evenly, family_problem
+from opendas.topdown.family import TopDown, accepted, evenly, family_problem, solved
 from opendas.topdown.family_data import FamilyData, Information
 from opendas.topdown.model import INFORMED
 
@@ -49,7 +48,7 @@ class Informed:
             data.family, groups, (), linear, np.ones(len(linear)), known.precision.on_support(support)
         )
         metric = partial(_near, known, support)
-        solution = accepted(solve(problem, metric=metric), data.family, "least squares")
+        solution = accepted(solved(problem, groups, metric), data.family, "least squares")
         data.progress.note(solution)
         return solution.x
 

@@ -99,6 +99,7 @@ def round_estimate(family: Family, rules: LevelRules, groups: Groups, estimate: 
         joint_total=None if groups.joint is None else groups.joint.totals,
         fixed_rows=groups.fixed_rows,
         fixed=groups.fixed,
+        linear=None if groups.linear is None else (groups.linear.coefficients, groups.linear.at_most),
     )
     return result.values
 

@@ -136,6 +136,8 @@ def check_stages(rules: LevelRules, constraints: LevelConstraints, workload: Wor
         coarser += [] if before is None else [before]
         coarser += list(zip(rules.bound_names, rules.bound_cells, strict=True))
         coarser += [(f"invariant {i.name}", i.query.row_of_cell) for i in constraints.invariants]
+        if constraints.linear is not None:
+            coarser += list(zip(constraints.linear.names, constraints.linear.coefficients, strict=True))
         for other, values in coarser:
             if not refines(finest[possible], values[possible]):
                 raise ConfigError(

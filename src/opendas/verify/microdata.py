@@ -24,6 +24,7 @@ from opendas.report.views import plural
 from opendas.schema.declarations import Tie
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import HHGQ_LEVELS
+from opendas.schema.product import Product
 from opendas.verify.check import first_few, require
 
 _LEAVES_AT_ONCE = 1 << 16
@@ -145,12 +146,18 @@ def check_bounds(run: Mapping[str, Any], released: ReleasedProduct) -> str:
         invariants[query] = held if whole is None else held[np.flatnonzero(np.diff(whole, prepend=-1))]
     expected = bound_table(product, released.frame, spine, invariants)
     for level, wanted_level in zip(spine.levels, expected.levels, strict=True):
-        for k, bound in enumerate(product.bounds):
-            require((level.name, bound.name) in blocks, f"{level.name}: no row for {bound.name}.")
-            bounded = blocks[level.name, bound.name]
-            same = np.array_equal(bounded.lower[:, 0], wanted_level.lower[:, k])
-            same = same and np.array_equal(bounded.upper[:, 0], wanted_level.upper[:, k])
-            require(same, f"{level.name}, {bound.name}: it differs from the frame.")
+        limits = {
+            bound.name: (wanted_level.lower[:, [k]], wanted_level.upper[:, [k]])
+            for k, bound in enumerate(product.bounds)
+        }
+        if (linear := wanted_level.linear) is not None:
+            none = np.zeros((len(level), 0), dtype=np.int64)
+            limits |= {name: (none, linear.at_most[:, [k]]) for k, name in enumerate(linear.names)}
+        for name, (least, most) in limits.items():
+            require((level.name, name) in blocks, f"{level.name}: no row for {name}.")
+            on_file = blocks[level.name, name]
+            same = np.array_equal(on_file.lower, least) and np.array_equal(on_file.upper, most)
+            require(same, f"{level.name}, {name}: it differs from the frame.")
     # An invariant holds at every geolevel above its own: of several of a query the lowest is on file.
     wanted = {
         (level.name, f"{query}@{spine.names[number]}")
@@ -160,13 +167,20 @@ def check_bounds(run: Mapping[str, Any], released: ReleasedProduct) -> str:
     exact = ("invariant", "joint")
     found = {key for key, block in blocks.items() if block.kind in exact}
     require(found == wanted, "the invariants on file differ from the declared ones.")
-    known = {bound.name for bound in product.bounds}
+    known = {bound.name for bound in product.bounds} | {one.name for one in product.linear}
     others = {b.name for b in blocks.values() if b.kind not in exact} - known
     require(not others, f"bounds that the product does not declare: {first_few(sorted(others))}.")
-    return f"{plural('bound', len(known))} and {plural('invariant', len(product.invariants))}, as declared"
+    also = f", {plural('linear constraint', len(product.linear))}" if product.linear else ""
+    bounds = plural("bound", len(product.bounds))
+    return f"{bounds}{also} and {plural('invariant', len(product.invariants))}, as declared"
 
 
-def _violations(block: ConstraintRows, answers: Ints, level: SpineLevel) -> Bools:
+def _violations(product: Product, block: ConstraintRows, answers: Ints, level: SpineLevel) -> Bools:
+    if block.kind == "linear":
+        declared = next(one for one in product.linear if one.name == block.name)
+        group = product.workload.group(declared.query)
+        times = [declared.coefficients.get(group.row_label(row), 0) for row in range(group.size)]
+        return np.asarray(answers @ np.array(times, dtype=np.int64) > block.upper[:, 0])
     if block.kind == "joint" and level.whole is not None:
         together = np.bincount(level.whole, answers[:, 0]).astype(np.int64)
         answers = together[level.whole][:, None]
@@ -187,7 +201,7 @@ def check_constraints(run: Mapping[str, Any], data: Microdata) -> str:
             if block.query not in answers:
                 answers[block.query] = data.answers(block.query, unit_of_leaf, len(level))
             require(len(block.geocodes) == len(level), f"{level.name}, {block.name}: rows are missing.")
-            broken = _violations(block, answers[block.query], level)
+            broken = _violations(released.product, block, answers[block.query], level)
             rows += len(broken)
             if not bool(broken.any()):
                 continue

@@ -188,11 +188,19 @@ def unit_rules(product: Product, kind: CensusKind | None, columns: Sequence[str]
     rules = (
         [("hu", "the frame has another number of housing units than the input")] if kind == "units" else []
     )
-    return rules + [
-        (bound.column, f"records break the bound {bound.name}")
-        for bound in product.bounds
-        if bound.column in columns
-    ]
+    return (
+        rules
+        + [
+            (bound.column, f"records break the bound {bound.name}")
+            for bound in product.bounds
+            if bound.column in columns
+        ]
+        + [
+            (one.column or one.query, f"records break the linear constraint {one.name}")
+            for one in product.linear
+            if not one.column or one.column in columns
+        ]
+    )
 
 
 def broken_units(
@@ -210,6 +218,13 @@ def broken_units(
             continue
         answer, count = _answer(product, bound, part, row), units[bound.column]
         broken.append(np.asarray((answer < bound.lower * count) | (answer > bound.upper * count)))
+    for one in product.linear:
+        if one.column and one.column not in units:
+            continue
+        most = one.at_most * (units[one.column] if one.column else np.ones(part.rows, dtype=np.int64))
+        sums = np.zeros(part.rows, dtype=np.int64)
+        np.add.at(sums, row, product.coefficients(one)[part.cells] * part.counts)
+        broken.append(np.asarray(sums > most))
     return broken
 
 

@@ -30,7 +30,14 @@ from opendas.runs.config.model import (
 )
 from opendas.runs.config.words import nearest
 from opendas.schema.attributes import RESERVED_NAMES, Attribute, Recode, Schema, labels_named
-from opendas.schema.declarations import MAX_PEOPLE_PER_UNIT, Bound, Invariant, StructuralZero, Tie
+from opendas.schema.declarations import (
+    MAX_PEOPLE_PER_UNIT,
+    Bound,
+    Invariant,
+    LinearConstraint,
+    StructuralZero,
+    Tie,
+)
 from opendas.schema.dhc_persons import dhc_persons
 from opendas.schema.dhc_units import dhc_units, dhc_units_tenvacgq
 from opendas.schema.pl94 import pl94_persons, pl94_units
@@ -118,6 +125,9 @@ _TAKEN = (*BUILT_IN_PRODUCTS, "persons", "units", "tenvacgq")
 MOST_PER_UNIT = 10**9
 """Records that a bound may speak of for one unit: with the counts of units, they stay within 64 bits."""
 
+MOST_TIMES = 10**6
+"""Largest coefficient, likewise."""
+
 _Levels = Annotated[tuple[Name, ...], Field(min_length=1)]
 
 DEFAULT_PASSES = PassPlan(
@@ -178,6 +188,16 @@ class BoundSection(Section):
     upper: Annotated[int, Field(ge=0, le=MOST_PER_UNIT)] = MAX_PEOPLE_PER_UNIT
 
 
+class ConstraintSection(Section):
+    """``[[constraints]]``: a sum of a query group's answers, each times a whole number, is bounded."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[^@\n]+$")]
+    query: Name
+    coefficients: Mapping[str, Annotated[int, Field(ge=-MOST_TIMES, le=MOST_TIMES)]] = Field(min_length=1)
+    at_most: Annotated[int, Field(ge=-MOST_PER_UNIT, le=MOST_PER_UNIT)] = 0
+    column: Name | None = None
+
+
 class TiedProductSection(Section):
     """``[tie]``: the product that a run may be tied to."""
 
@@ -198,6 +218,7 @@ class ProductFile(Section):
     queries: QueriesSection = QueriesSection()
     structural_zeros: tuple[Mapping[str, _Levels], ...] = ()
     invariants: tuple[InvariantSection, ...] = ()
+    constraints: tuple[ConstraintSection, ...] = ()
     bounds: tuple[BoundSection, ...] = ()
     budget: BudgetSection | None = None
     passes: PassesSection | None = None
@@ -304,6 +325,7 @@ def _product(declared: ProductFile, check: _Checker) -> Product:
         query_names=_query_names(declared, workload, workloads, check),
         invariants=_invariants(declared, workload, check),
         bounds=_bounds(declared, workload, check),
+        linear=_linear(declared, workload, check),
         structural_zeros=_structural_zeros(declared, workload, check),
         protected_unit=declared.product.protected_unit,
         layout=name,
@@ -545,20 +567,45 @@ def _bounds(declared: ProductFile, workload: Workload, check: _Checker) -> tuple
         group = check.attempt((*where, "query"), workload.group, section.query)
         if group is None:
             continue
-        labels = [group.row_label(row) for row in range(group.size)]
-        cell = " * ".join(part.strip() for part in section.cell.split("*"))
-        if section.cell in labels:
-            cell = section.cell
-        if cell not in labels:
-            check.refuse(
-                (*where, "cell"),
-                f"query {group.name!r} has no cell {section.cell!r}; {nearest(cell, labels)}",
-            )
+        cell = _label(group, section.cell, (*where, "cell"), check)
+        if cell is None:
             continue
         if section.lower > section.upper:
             check.refuse((*where, "lower"), "lower is greater than upper")
             continue
         found.append(Bound(group.name, cell, section.column, section.lower, section.upper))
+    return tuple(found)
+
+
+def _label(group: QueryGroup, given: str, where: KeyPath, check: _Checker) -> str | None:
+    """Return the label of a row of a query group as the group has it, or refuse it."""
+    labels = [group.row_label(row) for row in range(group.size)]
+    cell = given if given in labels else " * ".join(part.strip() for part in given.split("*"))
+    if cell in labels:
+        return cell
+    check.refuse(where, f"query {group.name!r} has no cell {given!r}; {nearest(cell, labels)}")
+    return None
+
+
+def _linear(declared: ProductFile, workload: Workload, check: _Checker) -> tuple[LinearConstraint, ...]:
+    found: list[LinearConstraint] = []
+    for number, section in enumerate(declared.constraints):
+        where: KeyPath = ("constraints", number)
+        group = check.attempt((*where, "query"), workload.group, section.query)
+        if group is None:
+            continue
+        times: dict[str, int] = {}
+        for given, coefficient in section.coefficients.items():
+            label = _label(group, given, (*where, "coefficients"), check)
+            if label is not None:
+                times[label] = coefficient
+        if section.name in [one.name for one in found]:
+            check.refuse((*where, "name"), f"{section.name!r} names two constraints")
+        elif times and not any(times.values()):
+            check.refuse((*where, "coefficients"), "every coefficient is 0, so that nothing is counted")
+        else:
+            column = section.column or ""
+            found.append(LinearConstraint(section.name, group.name, times, section.at_most, column))
     return tuple(found)
 
 

@@ -218,6 +218,8 @@ def _declaration(product: Product) -> list[str]:
             "upper": bound.upper,
         }
         lines += _table("[[bounds]]", limits)
+    for one in product.linear:
+        lines += _table("[[constraints]]", one.to_dict())
     if product.tied is not None:
         lines += _table("[tie]", product.tied.to_dict())
     return lines

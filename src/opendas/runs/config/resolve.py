@@ -695,6 +695,7 @@ def refuse_posterior(mechanism: str, product: Product, held: Sequence[Invariant]
     several = [bound.name for k, bound in enumerate(product.bounds) if inside[k, twice].any()]
     if several:
         wrong.append(f"bounds {', '.join(several)}, which count some cells several times")
+    wrong += [f"linear constraint {one.name}" for one in product.linear]
     if mechanism != Mechanism.DISCRETE_GAUSSIAN:
         wrong.append(f"mechanism {mechanism}: it samples under discrete Gaussian noise alone")
     if wrong:

@@ -143,7 +143,7 @@ def _budget(run: Run, total: Fraction, queries: Mapping[str, Mapping[str, Fracti
 def _with_attributes(run: Run, names: list[str]) -> Run | None:
     """Return the run with some of its attributes; the shares of what they cannot ask go to their cells."""
     product = run.product
-    if product.bounds or product.passes.geolevels - {"*", "root", "leaf"}:
+    if product.bounds or product.linear or product.passes.geolevels - {"*", "root", "leaf"}:
         return None
     recodes = tuple(recode for recode in product.recodes if recode.attribute in names)
     words = {"total", *names, *(recode.name for recode in recodes)}

@@ -67,11 +67,15 @@ WRITABLE = 20_000
 """Children times cells up to which a family goes on to the ladder, where its structure did not solve it."""
 
 
+Metric = Callable[[FamilyProblem], FamilyProblem]
+"""Gives a problem the terms and scale of a metric near its Hessians."""
+
+
 def solve(
     problem: FamilyProblem,
     *,
     tolerance: float = 1e-7,
-    metric: Callable[[FamilyProblem], FamilyProblem] | None = None,
+    metric: Metric | None = None,
 ) -> Solution:
     """Solve one family.
 
@@ -81,9 +85,8 @@ def solve(
         The family.
     tolerance : float
         Largest relative Karush-Kuhn-Tucker residual of an answer that counts as optimal.
-    metric : callable, optional
-        Gives the problem the terms and scale of a metric near its Hessians, where they are wanted: few
-        families need them.
+    metric : Metric, optional
+        Asked where it is wanted: few families need it.
 
     Returns
     -------
@@ -136,9 +139,7 @@ def solve(
     return best if best.status is Status.OPTIMAL else _contradiction(problem, tolerance, best)
 
 
-def _with_fixed_rows(
-    problem: FamilyProblem, tolerance: float, metric: Callable[[FamilyProblem], FamilyProblem] | None
-) -> Solution:
+def _with_fixed_rows(problem: FamilyProblem, tolerance: float, metric: Metric | None) -> Solution:
     """Project detailed cells, or solve with the fixed rows as groups, unless one of them cannot be kept."""
     rows = fixed_contradiction(problem, tolerance)
     if rows:

@@ -77,7 +77,7 @@ class RoundingResult:
     objective : tuple of float
         For each pass, the sum over children and rows of |Q(x - values)| in counts, with x as snapped.
     method : str
-        ``"flow"`` or ``"milp"``.
+        ``"flow"``, ``"milp"`` or ``"milp, not next to the estimate"``.
     """
 
     values: Ints

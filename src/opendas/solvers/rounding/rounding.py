@@ -20,7 +20,7 @@ from opendas.errors import ConfigError, EstimationError, InfeasibleFamily
 from opendas.solvers.rounding import kernels, snapping
 from opendas.solvers.rounding.blocks import round_blocks
 from opendas.solvers.rounding.laminar import Rows, check_laminar
-from opendas.solvers.rounding.milp import round_by_milp
+from opendas.solvers.rounding.milp import Linear, breaks, round_by_milp
 from opendas.solvers.rounding.problem import UNBOUNDED, RoundingNames, RoundingProblem, RoundingResult
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def round_family(
     joint_total: Ints | None = None,
     fixed_rows: NDArray[np.int32] | None = None,
     fixed: Ints | None = None,
+    linear: Linear | None = None,
 ) -> RoundingResult:
     """Round the least-squares estimate of a family to integers.
 
@@ -99,6 +100,9 @@ def round_family(
         others, in linear memory. The result is that of stating every fixed row as a group.
     fixed : int64 array, (C, R), optional
         Sum of each child over the cells of each fixed row.
+    linear : (int64 (M, n), int64 (C, M)), optional
+        Coefficients of each cell in linear constraints, and what each child has at most. The flow knows
+        nothing of them: where its table breaks one, a mixed-integer program takes its place.
 
     Returns
     -------
@@ -142,9 +146,28 @@ def round_family(
     """
     problem = _problem(x, parent, mask, passes, groups, lower, upper, tie_keys, cell_keys, joint, joint_total)
     if fixed_rows is not None and fixed is not None:
-        return _round_by_fixed_rows(problem, fixed_rows, fixed, names)
+        found = _round_by_fixed_rows(problem, fixed_rows, fixed, names)
+        if linear is None or not breaks(found.values, linear):
+            return found
+        return round_by_milp(_with_fixed_as_groups(problem, fixed_rows, fixed), names, linear)
     if fixed_rows is not None or fixed is not None:
         raise ValueError("a fixed partition needs both its row map and the sums of its rows")
+    found = _round_at_once(problem, names, milp=milp)
+    return (
+        found if linear is None or not breaks(found.values, linear) else round_by_milp(problem, names, linear)
+    )
+
+
+def _with_fixed_as_groups(
+    problem: RoundingProblem, fixed_rows: NDArray[np.int32], fixed: Ints
+) -> RoundingProblem:
+    """State every fixed row as a group of cells."""
+    held = fixed_rows[None, :] == np.arange(fixed.shape[1])[:, None]
+    return problem._replace(groups=held, lower=fixed, upper=fixed)
+
+
+def _round_at_once(problem: RoundingProblem, names: RoundingNames, *, milp: bool) -> RoundingResult:
+    """Round as one flow, or as a mixed-integer program where rows cross and it is allowed."""
     status, values, quanta = kernels.round_passes(problem)
     if status == kernels.CROSSING:
         if milp:
