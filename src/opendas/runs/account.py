@@ -29,12 +29,8 @@ class InputTagger:
 
     The files find a data set whatever product is counted; the table finds it in another file or order.
 
-    Parameters
-    ----------
-    files : iterable of Path
-        Those that hold records. Their digests, which have no key yet, stay in memory.
-    table : callable(key), optional
-        Returns the keyed tag of the table.
+    - `files`: those that hold records. Their digests, which have no key yet, stay in memory.
+    - `table` (key): returns the keyed tag of the table.
     """
 
     def __init__(self, files: Iterable[Path], table: Callable[[RunKey], str] | None = None) -> None:
@@ -71,11 +67,7 @@ class RecordsInput(Protocol):
 def tagger_of(run: RecordsInput, table: Callable[[RunKey], str] | None = None) -> InputTagger:
     """Return what tags the input of a run under the keys of books.
 
-    Parameters
-    ----------
-    run : Run
-    table : callable(key), optional
-        Tags the table; by default it is read again for that.
+    `table` (key): tags the table; by default it is read again for that.
     """
     files = (each for each in run.input_files if isinstance(each, Path))
     whole = cache(lambda: run.read().histogram)
@@ -85,12 +77,8 @@ def tagger_of(run: RecordsInput, table: Callable[[RunKey], str] | None = None) -
 def find_book(tagger: InputTagger, books: Sequence[Book] | None = None) -> Book | None:
     """Return the book that knows an input, of those that runs of this user are held against.
 
-    Raises
-    ------
-    PrivacyError
-        If several know it: the account would be split. If a book is damaged.
-    EnvironmentFailure
-        If a book is not where it was.
+    Raises `PrivacyError` if several know it: the account would be split. If a book is damaged;
+    `EnvironmentFailure` if a book is not where it was.
     """
     known = known_books() if books is None else books
     found = [book for book in known if book.covers(tagger(book.key))]
@@ -101,12 +89,7 @@ def find_book(tagger: InputTagger, books: Sequence[Book] | None = None) -> Book 
 
 
 def check_given(book: Book, tagger: InputTagger) -> None:
-    """Refuse a book where another one knows the input.
-
-    Raises
-    ------
-    PrivacyError
-    """
+    """Refuse a book where another one knows the input."""
     other = find_book(
         tagger, [known for known in known_books() if known.terms.key_commitment != book.terms.key_commitment]
     )
@@ -155,27 +138,11 @@ def note_reading(
 ) -> bool:
     """Enter that the truth is read without noise; read it only after this returns.
 
-    Parameters
-    ----------
-    act : str
-        One of :data:`opendas.custody.account.READINGS`.
-    tagger : InputTagger
-        Of what is read.
-    out : Path, optional
-        The output folder whose release is judged.
-    product : str
-    ledger : Path, optional
-        A book.
-
-    Returns
-    -------
-    bool
-        Whether there was an account to enter it into.
-
-    Raises
-    ------
-    ConfigError
-        If `ledger` is no book, or another one than that of the output folder.
+    - `act`: one of :data:`opendas.custody.account.READINGS`.
+    - `tagger`: of what is read.
+    - `out`: the output folder whose release is judged.
+    - `ledger`: a book.
+    - Returns: whether there was an account to enter it into.
     """
     own, folder = (None, None) if out is None else ledger_of(out)
     book = own if ledger is None else book_of(Path(ledger))
@@ -195,20 +162,8 @@ def note_reading(
 def check_choice(out: Path, *, allowed: bool) -> bool:
     """Refuse to publish what may have been chosen by the truth.
 
-    Parameters
-    ----------
-    out : Path
-    allowed : bool
-        The publisher states the choice, and it is stamped.
-
-    Returns
-    -------
-    bool
-        Whether the release may have been chosen so.
-
-    Raises
-    ------
-    PrivacyError
+    - `allowed`: the publisher states the choice, and it is stamped.
+    - Returns: whether the release may have been chosen so.
     """
     _, ledger = ledger_of(out)
     if ledger is None or not run_ids(out):

@@ -35,24 +35,14 @@ Issue = Callable[[Mapping[str, Any], KeyCustody], None]
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What an act will be a function of, beside input and key, and what it will cost.
-
-    Parameters
-    ----------
-    plan_digest, estimation_digest : str
-    mechanism : Mechanism
-    losses : mapping of Neighbours to loss
-        Under the relation of the plan first, then under others.
-    protected_unit : str
-    inputs : tuple of path or address
-        Where the confidential input is read from; for an input in memory, nothing.
-    """
+    """What an act will be a function of, beside input and key, and what it will cost."""
 
     plan_digest: str
     estimation_digest: str
     mechanism: Mechanism
-    losses: Mapping[Neighbours, Loss]
+    losses: Mapping[Neighbours, Loss]  # under the relation of the plan first, then under others
     protected_unit: str
+    # Where the confidential input is read from; for an input in memory, nothing.
     inputs: tuple[Path | str, ...] = ()
     unit_factor: Fraction = Fraction(1)
     exact: tuple[str, ...] = ()
@@ -105,14 +95,7 @@ class Charged:
 class Act(Generic[O]):
     """An attempt at an act, in an output folder that is locked for it; made by :func:`open_act`.
 
-    Parameters
-    ----------
-    space : Workspace
-    product : str
-    options : ActOptions
-    clock : Clock
-        Its laps are logged.
-    log : RunLog
+    `clock`: its laps are logged.
     """
 
     def __init__(self, space: Workspace, product: str, options: O, clock: Clock, log: RunLog) -> None:
@@ -132,12 +115,7 @@ class Act(Generic[O]):
         self.options.tell(stage, done, total)
 
     def refuse_repetition(self) -> None:
-        """Refuse to find an earlier attempt, unless it is to be resumed.
-
-        Raises
-        ------
-        ConfigError
-        """
+        """Refuse to find an earlier attempt, unless it is to be resumed."""
         if self.earlier is not None and not self.options.resume:
             raise ConfigError(
                 f"{self.product} was run in {self.space.out} already. With --resume the same command "
@@ -166,10 +144,6 @@ class Act(Generic[O]):
 
         Without the key nobody can say whether an input is the one that was tagged: files of other names, or
         changed since, are refused.
-
-        Raises
-        ------
-        PrivacyError
         """
         if self.earlier is not None:
             self._check_same(
@@ -186,15 +160,9 @@ class Act(Generic[O]):
     def find_account(self, tagger: InputTagger) -> None:
         """Find the book that this act belongs into: the one given, or one that knows the input.
 
-        Parameters
-        ----------
-        tagger : InputTagger
-            Of the input that was read.
+        `tagger`: of the input that was read.
 
-        Raises
-        ------
-        PrivacyError
-            If the account would be split.
+        Raises `PrivacyError` if the account would be split.
         """
         space = self.space
         if space.book is not None:
@@ -209,10 +177,8 @@ class Act(Generic[O]):
 
         Where records are chosen under a key, it is wanted before the input is read.
 
-        Raises
-        ------
-        PrivacyError
-            If the key is lost or another one, or the folder's ledger has the product and its state is gone.
+        Raises `PrivacyError` if the key is lost or another one, or the folder's ledger has the product and
+        its state is gone.
         """
         if self._key is None:
             space, options = self.space, self.options
@@ -226,16 +192,10 @@ class Act(Generic[O]):
     def identify(self, planned: Planned, tag_input: Callable[[RunKey], str]) -> Identified:
         """Bind a new act to its key and its input; or find that it is the act of an earlier attempt.
 
-        Parameters
-        ----------
-        planned : Planned
-        tag_input : callable(key)
-            Returns the keyed tag of the input.
+        `tag_input` (key): returns the keyed tag of the input.
 
-        Raises
-        ------
-        PrivacyError
-            As :meth:`key`; and if input, plan, seed or version are others than the earlier attempt's.
+        Raises `PrivacyError` as :meth:`key`; and if input, plan, seed or version are others than the earlier
+        attempt's.
         """
         key, earlier = self.key(), self.earlier
         state = RunState(
@@ -254,16 +214,9 @@ class Act(Generic[O]):
     def charge(self, act: Identified, result: Mapping[str, Any] | None = None) -> Charged:
         """Enter the act into the ledger; draw only after this returns.
 
-        Parameters
-        ----------
-        act : Identified
-        result : mapping, optional
-            What is known of the result of a new act already, kept in its state.
+        `result`: what is known of the result of a new act already, kept in its state.
 
-        Raises
-        ------
-        PrivacyError
-            If the ledger refuses it: then it is as if it had never been started.
+        Raises `PrivacyError` if the ledger refuses it: then it is as if it had never been started.
         """
         entry = act.planned.entry(act.state, self._tags, seeded=act.key.is_seeded)
         if self.earlier is not None:
@@ -287,21 +240,10 @@ class Act(Generic[O]):
         What is to be done is written down first, so that a death anywhere in between leaves what
         :meth:`finish_ending` completes: from then on neither key nor input is needed.
 
-        Parameters
-        ----------
-        state : RunState
-        result : mapping
-        facts : mapping
-            What the certificate is to say, as JSON values.
-        issue : callable(facts, custody)
-            Issues the certificate.
-        phase : str
-            ``finished``, or ``measured``.
-
-        Returns
-        -------
-        dict
-            The answer.
+        - `facts`: what the certificate is to say, as JSON values.
+        - `issue` (facts, custody): issues the certificate.
+        - `phase`: ``finished``, or ``measured``.
+        - Returns: the answer.
         """
         custody = self._custody(state)
         state = replace(
@@ -412,11 +354,7 @@ def _changed_when(inputs: Iterable[Path | str]) -> dict[str, int | None]:
 def left_out(out: Path, state: RunState) -> str:
     """Say how the measurements that a run left out can still be had; nothing where it left none out.
 
-    Parameters
-    ----------
-    out : Path
-        Its output folder.
-    state : RunState
+    `out`: its output folder.
     """
     known = state.result or {}
     if known.get("measurements") != "used":
@@ -433,13 +371,8 @@ def left_out(out: Path, state: RunState) -> str:
 def runs_beside(out: Path, product: str, inputs: Iterable[Path | str]) -> dict[Path, RunState]:
     """Return the runs of a product, in output folders beside `out`, that spent budget on the same files.
 
-    Parameters
-    ----------
-    out : Path
-        Output folder, perhaps a new one.
-    product : str
-    inputs : iterable of path or address
-        Files are the same where names and times of change are.
+    - `out`: output folder, perhaps a new one.
+    - `inputs`: files are the same where names and times of change are.
     """
     now, found = _changed_when(inputs), {}
     for path in sorted(out.absolute().parent.glob(f"*/confidential/inputs/{product}.json")):
@@ -461,15 +394,8 @@ def open_act(
 ) -> Iterator[Act[O]]:
     """Begin an attempt and keep its log; an error that ends it is the log's last line.
 
-    Parameters
-    ----------
-    space : Workspace
-        Open, so that nobody else writes the log.
-    product : str
-    command : str
-        ``run``, ``measure``, ``estimate`` or ``phsafe``.
-    options : ActOptions
-    workers : int, optional
+    - `space`: open, so that nobody else writes the log.
+    - `command`: ``run``, ``measure``, ``estimate`` or ``phsafe``.
     """
     issue_date()  # what a certificate could not say is found out before anything is spent
     with RunLog(log_path(space.confidential, product)) as log:

@@ -117,39 +117,22 @@ def allocate_for_run(
 ) -> RunAllocation:
     """Allocate over geolevels and query groups of a run, by each measurement's error after clamping.
 
-    Parameters
-    ----------
-    run : Run
-        Its mechanism, neighbour relation, spine and query groups; its budget decides the total at most.
-    total, mse : Fraction, int or str, optional
-        A total other than that of the run file, or a target for the weighted sum of mean squared errors.
-    weights : mapping of str to float, optional
-        By geolevel, query group, or ``geolevel/query``; see
-        :func:`~opendas.allocation.joint.pair_weights`.
-    prior : LevelCounts, optional
-        Public counts, with levels named ``geolevel/query``. Pairs without counts go by numbers of nodes.
-    stand_in : Run, optional
-        A run on public data with the same query groups, for instance those of an earlier census: its counts
-        are read and used in place of `prior`.
-    source : str, optional
-        Where the counts of `prior` or `stand_in` come from; needed with them.
-    ledger : Path, optional
-        A book, in which the reading of these counts is noted. The input of a stand-in finds a book that knows
-        it by itself; counts of a `prior` are noted only in the book that is given.
+    - `run`: its mechanism, neighbour relation, spine and query groups; its budget decides the total at most.
+    - `total`, `mse`, Fraction, int or str: a total other than that of the run file, or a target for the
+      weighted sum of mean squared errors.
+    - `weights`: by geolevel, query group, or ``geolevel/query``; see
+      :func:`~opendas.allocation.joint.pair_weights`.
+    - `prior`: public counts, with levels named ``geolevel/query``. Pairs without counts go by numbers of
+      nodes.
+    - `stand_in`: a run on public data with the same query groups, for instance those of an earlier census:
+      its counts are read and used in place of `prior`.
+    - `source`: where the counts of `prior` or `stand_in` come from; needed with them.
+    - `ledger`: a book, in which the reading of these counts is noted. The input of a stand-in finds a book
+      that knows it by itself; counts of a `prior` are noted only in the book that is given.
 
-    Returns
-    -------
-    RunAllocation
-
-    Raises
-    ------
-    ConfigError
-        If no source is given for counts, or arguments do not fit together, or the stand-in is of another
-        product.
-    PrivacyError
-        If the stand-in is the input of the run itself.
-    DataError
-        If the prior names pairs that the run does not have.
+    Raises `ConfigError` if no source is given for counts, or arguments do not fit together, or the stand-in
+    is of another product; `PrivacyError` if the stand-in is the input of the run itself; `DataError` if the
+    prior names pairs that the run does not have.
     """
     resolved = run.resolved
     pairs = public_pairs(run)
@@ -188,19 +171,8 @@ def allocate_for_run_after_least_squares(
 ) -> RunAllocation:
     """Allocate over geolevels and query groups of a run, by the variances of least squares over its tree.
 
-    Parameters
-    ----------
-    run : Run
-    total : Fraction, int or str, optional
-        A rho other than that of the run file.
-    weights : mapping of str to float, optional
-        As :func:`allocate_for_run`: factors of sums over answers.
-
-    Raises
-    ------
-    ConfigError
-        If the mechanism is not the discrete Gaussian, the estimator looks at leaves alone, or the spine
-        bypasses parents.
+    - `total`, Fraction, int or str: a rho other than that of the run file.
+    - `weights`: as :func:`allocate_for_run`: factors of sums over answers.
     """
     resolved = run.resolved
     if not resolved.mechanism.is_zcdp:
@@ -236,15 +208,8 @@ def allocate_for_run_after_least_squares(
 def public_pairs(run: Run) -> tuple[Pair, ...]:
     """Return geolevels and query groups of a run with their public numbers of counts.
 
-    Parameters
-    ----------
-    run : Run
-
-    Returns
-    -------
-    tuple of Pair
-        By geolevel from the top. Query groups are those that the run's budget measures, or all that the
-        product declares where it has none. Invariants are marked: they need no budget.
+    Returns by geolevel from the top. Query groups are those that the run's budget measures, or all that the
+    product declares where it has none. Invariants are marked: they need no budget.
 
     Notes
     -----
@@ -431,12 +396,8 @@ def _shares(shares: Mapping[str, Fraction]) -> str:
 def with_budget(text: str, section: str) -> str:
     """Return the text of a run file with its ``[budget]`` sections replaced.
 
-    Parameters
-    ----------
-    text : str
-        A run file.
-    section : str
-        As :meth:`RunAllocation.toml` writes it.
+    - `text`: a run file.
+    - `section`: as :meth:`RunAllocation.toml` writes it.
     """
     return "".join(_other_sections(text.splitlines(keepends=True))).rstrip("\n") + "\n\n" + section
 

@@ -152,20 +152,9 @@ class Move:
 def advise(run: Run) -> tuple[Move, ...]:
     """Look for budget moves on a run's own spine, from public things only.
 
-    Parameters
-    ----------
-    run : Run
-
-    Returns
-    -------
-    tuple of Move
-        For each measured geolevel, from the leaves up, the best move within it if there is one; then for each
-        pair of neighbouring geolevels, from the leaves up, the move of five hundredths of the loss downwards.
-
-    Raises
-    ------
-    ConfigError
-        For block-by-block, which has no geolevels to share between.
+    Returns for each measured geolevel, from the leaves up, the best move within it if there is one; then for
+    each pair of neighbouring geolevels, from the leaves up, the move of five hundredths of the loss
+    downwards.
     """
     if run.resolved.estimator == "block-by-block":
         raise ConfigError(

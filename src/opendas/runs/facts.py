@@ -82,17 +82,10 @@ def measured_facts(
 ) -> RunFacts:
     """Collect what the certificate says about a run that has measured.
 
-    Parameters
-    ----------
-    run : Run
-        On the frame, with leaves and entity codes, that it was measured on.
-    held : ProtectionMap
-        With the values of the invariants.
-    stamps, declared : sequence of str
-    domain : Domain
-        Where its parts come from, as charged.
-    measurements : str
-        ``used`` or ``full``.
+    - `run`: on the frame, with leaves and entity codes, that it was measured on.
+    - `held`: with the values of the invariants.
+    - `domain`: where its parts come from, as charged.
+    - `measurements`: ``used`` or ``full``.
     """
     product, budget, plan = run.product, run.budget, run.plan
     public = [f"bound {bound.name}: {bound.lower} to {bound.upper} a unit" for bound in product.bounds]
@@ -166,15 +159,8 @@ def estimated_facts(
 ) -> RunFacts:
     """Add to what is said of a run that it has estimated.
 
-    Parameters
-    ----------
-    facts : RunFacts
-    run : Run
-    solved : Solved
-    released : int
-        Records in the microdata.
-    leaves : callable
-        Returns the released counts of leaves at some positions of the frame.
+    - `released`: records in the microdata.
+    - `leaves`: returns the released counts of leaves at some positions of the frame.
     """
     parts = ((part.leaves, leaves(part.leaves)) for part in mdf_parts(run.product, run.frame))
     return replace(
@@ -198,17 +184,9 @@ def issue_certificate(release: Path, *facts: RunFacts) -> None:
 def refresh_certificate(out: Path, release: Path, stamp: str | None = None) -> bool:
     """Issue the certificate again if the account says something else now, or a stamp is new.
 
-    Parameters
-    ----------
-    out, release : Path
-        An output folder and its ``release/``.
-    stamp : str, optional
-        For every run.
-
-    Returns
-    -------
-    bool
-        Whether it was issued.
+    - `out`, `release`: an output folder and its ``release/``.
+    - `stamp`: for every run.
+    - Returns: whether it was issued.
     """
     runs = read_runs(release)
     new = () if stamp is None else (stamp,)
@@ -221,13 +199,7 @@ def refresh_certificate(out: Path, release: Path, stamp: str | None = None) -> b
 
 
 def read_truth(releases: Sequence[Release], truth: Run, ledger: Path | None) -> InputData:
-    """Read the truth that releases are judged by, and enter the reading into the account of each.
-
-    Raises
-    ------
-    ConfigError
-        If the truth is of a product or of leaves that a release does not hold.
-    """
+    """Read the truth that releases are judged by, and enter the reading into the account of each."""
     name = truth.product.name
     for release in releases:
         if name not in release.products:

@@ -34,32 +34,18 @@ _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)\s*(?:>=\s*(?P<least>[0-9.]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at.
-
-    Parameters
-    ----------
-    name : str
-    level : str
-        ``ok``, ``note`` (something is missing that a usual run does not need) or ``problem``.
-    detail : str
-        What was found.
-    advice : str
-        What to do; empty where all is well.
-    """
+    """One thing looked at."""
 
     name: str
-    level: str
-    detail: str
-    advice: str = ""
+    level: str  # ``ok``, ``note`` (something is missing that a usual run does not need) or ``problem``
+    detail: str  # what was found
+    advice: str = ""  # what to do; empty where all is well
 
 
 def examine(folder: Path | None = None) -> list[Finding]:
     """Return what was found on this machine.
 
-    Parameters
-    ----------
-    folder : Path, optional
-        Where output would be written; the current folder by default.
+    `folder`: where output would be written; the current folder by default.
     """
     where = Path() if folder is None else folder
     return [
@@ -80,18 +66,7 @@ def examine(folder: Path | None = None) -> list[Finding]:
 
 
 def check_cells(product: Product) -> None:
-    """Refuse a product with more cells than this machine can hold arrays of.
-
-    Parameters
-    ----------
-    product : Product
-
-    Raises
-    ------
-    EnvironmentFailure
-        If not even half of what its cells take is available; it names the nearest choice of attributes that
-        fits: the largest are left out first.
-    """
+    """Refuse a product with more cells than this machine can hold arrays of."""
     cells, room = product.schema.size, available_memory_mb()
     if cells * CELL_MB / 2 <= room:
         return

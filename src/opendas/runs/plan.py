@@ -164,16 +164,9 @@ def _loss(budget: Budget, total: Fraction) -> dict[str, Any]:
 def make_plan(run: Run, records: float | None = None) -> PlanTable:
     """Plan a run from public things: the run file and the frame.
 
-    Parameters
-    ----------
-    run : Run
-    records : float, optional
-        About how many records there are, for trials; by default 45 a leaf, or 2.3 people a home.
+    `records`: about how many records there are, for trials; by default 45 a leaf, or 2.3 people a home.
 
-    Raises
-    ------
-    PrivacyError
-        If exact facts leave nothing to protect.
+    Raises `PrivacyError` if exact facts leave nothing to protect.
     """
     plan, protection = run.plan, protection_of(run.protection)
     error = ExpectedError.build(plan)

@@ -48,27 +48,14 @@ MOST_RECORDS = 1 << 39
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedRun:
-    """A run that is read, planned and checked: nothing is spent. Confidential, for it has the counts.
+    """A run that is read, planned and checked: nothing is spent. Confidential, for it has the counts."""
 
-    Parameters
-    ----------
-    run : Run
-        On the frame that was read.
-    data : InputData
-    counts : ExactCounts
-    constraints : ConstraintTable
-    protection : ProtectionMap
-        With the values of the invariants.
-    model : TreeModel or None
-        Of the whole tree, where the estimator needs one.
-    """
-
-    run: Run
+    run: Run  # on the frame that was read
     data: InputData = field(repr=False)
     counts: ExactCounts = field(repr=False)
     constraints: ConstraintTable = field(repr=False)
-    protection: ProtectionMap = field(repr=False)
-    model: TreeModel | None = field(repr=False)
+    protection: ProtectionMap = field(repr=False)  # with the values of the invariants
+    model: TreeModel | None = field(repr=False)  # of the whole tree, where the estimator needs one
 
 
 def planned_act(run: Run) -> Planned:
@@ -109,13 +96,7 @@ def published_exactly(product: Product) -> tuple[str, ...]:
 def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: bool = True) -> PlannedRun:
     """Read the input, plan the run on its frame, and check all that can be checked before a draw.
 
-    Parameters
-    ----------
-    act : Act
-    run : Run
-    backend : Backend
-    estimates : bool
-        False where measurements are all that is wanted.
+    `estimates`: False where measurements are all that is wanted.
     """
     check_cells(run.product)
     act.tell("reading", 0, 1)
@@ -151,10 +132,7 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
 def check_rules(run: Run, constraints: ConstraintTable) -> None:
     """Refuse stages, rounder passes and a root that cannot be solved under what is exact.
 
-    Raises
-    ------
-    ConfigError
-        With what to do.
+    Raises `ConfigError` with what to do.
     """
     workload, every_rule = run.product.workload, run.rules(constraints)
     looked_at = set()
@@ -173,12 +151,8 @@ def check_rules(run: Run, constraints: ConstraintTable) -> None:
 def tie_constraints(run: Run, constraints: ConstraintTable, *, seeded: bool) -> ConstraintTable:
     """Return constraints with the counts of the release that a run is tied to; as they are without a tie.
 
-    Raises
-    ------
-    ConfigError, DataError
-        If it is another release than the tie needs, or contradicts an invariant.
-    PrivacyError
-        If its noise came from a seed, and that of this run does not.
+    Raises `ConfigError, DataError` if it is another release than the tie needs, or contradicts an invariant;
+    `PrivacyError` if its noise came from a seed, and that of this run does not.
     """
     tie, release, spine = run.product.tied, run.resolved.tied, run.spine
     if tie is None or release is None:

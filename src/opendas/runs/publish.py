@@ -44,13 +44,7 @@ class Published:
 
 
 def address_of(address: str) -> RemoteFolder:
-    """Return the folder at an address.
-
-    Raises
-    ------
-    ConfigError
-        If it is no address, or holds a password.
-    """
+    """Return the folder at an address."""
     if holds_password(address):
         raise ConfigError(f"ADDRESS: {PASSWORD_RULE}.")
     if RemoteAddress.of(address) is None:
@@ -61,20 +55,12 @@ def address_of(address: str) -> RemoteFolder:
 def settle_choice(out: Path, release: Path, *, stated: bool) -> None:
     """Refuse a release that may have been chosen with the data in sight, and renew its certificate.
 
-    Parameters
-    ----------
-    out : Path
-    release : Path
-        The folder ``release/`` of `out`; `out` itself where there is nothing else: its account is elsewhere.
-    stated : bool
-        Anyone who publishes states the choice; the certificate is then stamped.
+    - `release`: the folder ``release/`` of `out`; `out` itself where there is nothing else: its account is
+      elsewhere.
+    - `stated`: anyone who publishes states the choice; the certificate is then stamped.
 
-    Raises
-    ------
-    PrivacyError
-        If nobody states it.
-    ConfigError
-        If the certificate was signed, and says something else now.
+    Raises `PrivacyError` if nobody states it; `ConfigError` if the certificate was signed, and says something
+    else now.
     """
     if out == release:
         return
@@ -91,21 +77,12 @@ def publish_release(
 ) -> Published:
     """Copy a release, verified before, to a folder at an address; what is there already is compared.
 
-    Parameters
-    ----------
-    release : Path
-        The folder ``release/``.
-    folder : RemoteFolder
-        It is made; empty, or with a part of the same release.
-    enter : callable, optional
-        Enters the publication into the account, before the first file goes.
+    - `release`: the folder ``release/``.
+    - `folder`: it is made; empty, or with a part of the same release.
+    - `enter`: enters the publication into the account, before the first file goes.
 
-    Raises
-    ------
-    ConfigError
-        If something else is there; nothing is written then.
-    EnvironmentFailure
-        If the file system refuses, or gives back other bytes than it was given.
+    Raises `ConfigError` if something else is there; nothing is written then; `EnvironmentFailure` if the file
+    system refuses, or gives back other bytes than it was given.
     """
     wanted = _digests(release)
     missing = _missing(folder, wanted)

@@ -63,29 +63,16 @@ from opendas.schema.provenance import Domain
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredRun:
-    """What a run is estimated from: noisy answers, invariants and public things, behind the privacy wall.
+    """What a run is estimated from: noisy answers, invariants and public things, behind the privacy wall."""
 
-    Parameters
-    ----------
-    run : Run
-        On its frame, with the spine and the plan that were measured.
-    constraints : ConstraintTable
-    protection : ProtectionMap
-        With the values of the invariants.
-    model : TreeModel or None
-    state : RunState
-    source : SourceSpec
-        Gives the noisy answers: from files, or drawn when they are asked for.
-    counts : ExactCounts or None
-        What answers are drawn from; None where they stand in files.
-    """
-
-    run: Run
+    run: Run  # on its frame, with the spine and the plan that were measured
     constraints: ConstraintTable = field(repr=False)
-    protection: ProtectionMap = field(repr=False)
+    protection: ProtectionMap = field(repr=False)  # with the values of the invariants
     model: TreeModel | None = field(repr=False)
     state: RunState
+    # Gives the noisy answers: from files, or drawn when they are asked for.
     source: SourceSpec = field(repr=False)
+    # What answers are drawn from; None where they stand in files.
     counts: ExactCounts | None = field(repr=False)
 
     def facts(self, measurements: str) -> RunFacts:
@@ -103,10 +90,7 @@ class MeasuredRun:
 def release(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
     """Run from input to finished release.
 
-    Returns
-    -------
-    dict
-        The answer of ``run --json``.
+    Returns the answer of ``run --json``.
     """
     with _workspace(out, options) as space:
         return _in_turn(_release, space, run.reading_records(), options)
@@ -251,13 +235,7 @@ def _workspace(out: Path, options: RunOptions) -> Workspace:
 
 @contextmanager
 def _begin(space: Workspace, run: Run, command: str, options: RunOptions) -> Iterator[Act[RunOptions]]:
-    """Begin an attempt, and complete what a death at the end of an earlier one left undone.
-
-    Raises
-    ------
-    ConfigError
-        If the estimator is an object of a program, which others do not have to derive the release again.
-    """
+    """Begin an attempt, and complete what a death at the end of an earlier one left undone."""
     if run.resolved.own_estimator is not None:
         raise ConfigError(
             f"estimator {run.resolved.estimator}: no release is made with an object, which others do not "
@@ -269,13 +247,7 @@ def _begin(space: Workspace, run: Run, command: str, options: RunOptions) -> Ite
 
 
 def _backend(act: Act[RunOptions], run: Run, *, estimates: bool = True) -> AbstractContextManager[Backend]:
-    """Open the execution backend of a run.
-
-    Raises
-    ------
-    ConfigError
-        If it is Spark, and the run is one that only this machine does.
-    """
+    """Open the execution backend of a run."""
     options = act.options
     no_subtrees = run.resolved.estimator == "block-by-block" or len(run.resolved.levels) < 2
     if options.engine == "spark" and no_subtrees:
@@ -352,12 +324,7 @@ def _read_measured(run: Run, state: RunState, folder: Path) -> MeasuredRun:
 
 
 def _check_invariants(run: Run, constraints: ConstraintTable) -> None:
-    """Refuse other invariants than those on file: the certificate names what is published exactly.
-
-    Raises
-    ------
-    PrivacyError
-    """
+    """Refuse other invariants than those on file: the certificate names what is published exactly."""
     spine = run.spine
     wanted = {f"{query}@{spine.names[n]}" for query, n in invariant_geolevels(run.product, spine).items()}
     found = {held.name for level in constraints.levels for held in level.invariants}

@@ -44,38 +44,20 @@ _BOOK = "book.json"
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What a run is a function of, and how far it is: ``state/<product>/run.json``.
+    """What a run is a function of, and how far it is: ``state/<product>/run.json``."""
 
-    Parameters
-    ----------
-    run_id : str
-        Random.
-    product, version : str
-    plan_digest, estimation_digest : str
-        Of the measurement plan, and of everything estimation adds.
-    input_tag, key_commitment : str
-        Keyed digests of the input and of the key. Of published measurements the digest of their files, and
-        nothing.
-    seed : int or None
-    phase : str
-        ``started``, ``measured`` or ``finished``.
-    result : mapping or None
-        Answer of a finished run.
-    ending : mapping or None
-        What is still to be done of a run that has its result: where its key is to be (``key``), and what
-        its certificate says (``facts``). None before, and when it is done.
-    """
-
-    run_id: str
+    run_id: str  # random
     product: str
     version: str
-    plan_digest: str
-    estimation_digest: str
-    input_tag: str
-    key_commitment: str
+    plan_digest: str  # of the measurement plan
+    estimation_digest: str  # of everything that estimation adds
+    input_tag: str  # keyed digest of the input; of published measurements, the digest of their files
+    key_commitment: str  # keyed digest of the key; empty for published measurements
     seed: int | None
-    phase: str = "started"
-    result: Mapping[str, Any] | None = None
+    phase: str = "started"  # ``started``, ``measured`` or ``finished``
+    result: Mapping[str, Any] | None = None  # answer of a finished run
+    # What is still to be done of a run that has its result: where its key is to be (``key``), and what its
+    # certificate says (``facts``). None before, and when it is done.
     ending: Mapping[str, Any] | None = None
 
     @property
@@ -96,13 +78,7 @@ class RunState:
 
 
 def read_state(path: Path) -> RunState:
-    """Read ``state/<product>/run.json``.
-
-    Raises
-    ------
-    PrivacyError
-        If it is damaged.
-    """
+    """Read ``state/<product>/run.json``."""
     try:
         state = RunState(**json.loads(path.read_bytes()))
         names = [each.name for each in fields(state) if each.type == "str"]
@@ -123,20 +99,8 @@ def read_state(path: Path) -> RunState:
 class Workspace:
     """An output folder, locked while it is open.
 
-    Parameters
-    ----------
-    out : Path
-    ledger : Path, optional
-        A book; by default the one of earlier runs of the folder, else ``ledger.jsonl`` in it.
-    group_writable : bool
-        Open folder and release to the group of the folder.
-
-    Raises
-    ------
-    ConfigError
-        If the folder holds something that is not a release of ours.
-    PrivacyError
-        If another process uses it, or others could exchange the folders of keys and counts.
+    - `ledger`: a book; by default the one of earlier runs of the folder, else ``ledger.jsonl`` in it.
+    - `group_writable`: open folder and release to the group of the folder.
     """
 
     def __init__(self, out: Path, ledger: Path | None = None, *, group_writable: bool = False) -> None:
@@ -181,13 +145,7 @@ class Workspace:
             let_go(self.out)
 
     def _book(self, given: Book | None) -> Book | None:
-        """Return the book of this folder, given now or at an earlier run.
-
-        Raises
-        ------
-        ConfigError
-            If the folder's acts are elsewhere already.
-        """
+        """Return the book of this folder, given now or at an earlier run."""
         if given is not None and self.own_ledger.is_file() and self.own_ledger.stat().st_size:
             raise ConfigError(
                 f"--ledger {given.path}: the acts of {self.out} are in the folder's own ledger; what it "
@@ -204,13 +162,7 @@ class Workspace:
         return self.out / "ledger.jsonl"
 
     def join(self, book: Book) -> None:
-        """Enter the acts of this folder, which has none yet, into a book that knows its input.
-
-        Raises
-        ------
-        PrivacyError
-            If the folder has acts of its own: they would be left out of the account.
-        """
+        """Enter the acts of this folder, which has none yet, into a book that knows its input."""
         if self.ledger.entries():
             raise PrivacyError(
                 f"this input is in the book {book.path}, and {self.out} has acts in a ledger of its own: the "
@@ -287,10 +239,7 @@ class Workspace:
     def begin(self, state: RunState, entry: LedgerEntry) -> None:
         """Write the state of a new run, then its intent; draw only after this returns.
 
-        Raises
-        ------
-        PrivacyError
-            If the ledger refuses the act: then it is as if the run had never been started.
+        Raises `PrivacyError` if the ledger refuses the act: then it is as if the run had never been started.
         """
         if self.book is not None:
             note_book(self.state, self.book)
@@ -338,13 +287,7 @@ class Workspace:
         return key
 
     def known_key(self, state: RunState, command: str | None, passphrase: Passphrase | None = None) -> RunKey:
-        """Return the key of an earlier attempt; that of a seed needs no file.
-
-        Raises
-        ------
-        PrivacyError
-            If it is lost, forgotten or another one, or the passphrase does not open it.
-        """
+        """Return the key of an earlier attempt; that of a seed needs no file."""
         path = self.key_path(state.product)
         if state.seed is not None and not path.exists():
             return RunKey.seeded(state.seed)
@@ -379,12 +322,7 @@ def holds_files(folder: Path) -> bool:
 
 
 def refuse_foreign(out: Path) -> None:
-    """Refuse an output folder that is none, or holds something else than runs of ours.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse an output folder that is none, or holds something else than runs of ours."""
     if not out.exists():
         return
     if not out.is_dir():
@@ -400,12 +338,7 @@ def refuse_foreign(out: Path) -> None:
 
 
 def check_custody(seed: int | None, command: str | None, passphrase: Passphrase | None) -> None:
-    """Refuse two answers to the question where the key comes from.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse two answers to the question where the key comes from."""
     if seed is not None and command is not None:
         raise ConfigError("a seeded run takes no key command.")
     if passphrase is not None and seed is not None:
@@ -415,12 +348,7 @@ def check_custody(seed: int | None, command: str | None, passphrase: Passphrase 
 
 
 def check_passphrase(key_file: Path, passphrase: Passphrase) -> None:
-    """Try a passphrase on the key of an earlier run, or on none: a wrong one is better known at once.
-
-    Raises
-    ------
-    PrivacyError
-    """
+    """Try a passphrase on the key of an earlier run, or on none: a wrong one is better known at once."""
     if key_file.exists():
         RunKey.load(key_file, passphrase)
     else:
@@ -428,13 +356,7 @@ def check_passphrase(key_file: Path, passphrase: Passphrase) -> None:
 
 
 def _close(out: Path, group_writable: bool) -> None:
-    """Let nobody else exchange the folders in OUT: no writing by everybody, nor by the group unless asked.
-
-    Raises
-    ------
-    PrivacyError
-        If it is open for that, and another user's.
-    """
+    """Let nobody else exchange the folders in OUT: no writing by everybody, nor by the group unless asked."""
     with open_folder(out) as folder:
         mode = stat.S_IMODE(os.fstat(folder.descriptor).st_mode)
         wanted = (mode | stat.S_IWGRP if group_writable else mode & ~stat.S_IWGRP) & ~stat.S_IWOTH
@@ -466,15 +388,6 @@ def key_from_command(command: str) -> RunKey:
     """Return the key that an external command prints: 64 hexadecimal digits.
 
     The command is not run through a shell. Its output is never logged.
-
-    Raises
-    ------
-    ConfigError
-        If it is empty.
-    EnvironmentFailure
-        If it cannot be run or fails.
-    PrivacyError
-        If it prints something else.
     """
     try:
         words = shlex.split(command)
@@ -503,21 +416,8 @@ def note_book(state: Path, book: Book) -> None:
 def book_in(state: Path, given: Book | None = None) -> Book | None:
     """Return the book that the acts of an output folder are in; None where they are in its own ledger.
 
-    Parameters
-    ----------
-    state : Path
-        Where the folder keeps its state.
-    given : Book, optional
-        The same, perhaps at a new place.
-
-    Raises
-    ------
-    ConfigError
-        If another book is given.
-    PrivacyError
-        If the note is damaged.
-    EnvironmentFailure
-        If the book is not where it was, nor among those that this user knows.
+    - `state`: where the folder keeps its state.
+    - `given`: the same, perhaps at a new place.
     """
     path = state / _BOOK
     if not path.is_file():
@@ -548,18 +448,9 @@ def forget_keys(out: Path, kind: type[Workspace] = Workspace, ledger: Path | Non
     The file is overwritten before it is removed; what the file system or a backup keeps is beyond reach. An
     encrypted key needs no passphrase for that.
 
-    Parameters
-    ----------
-    out : Path
-    kind : type of Workspace
-        Layout of the folder.
-    ledger : Path, optional
-        The book that its acts are in, if it lies elsewhere now.
-
-    Returns
-    -------
-    tuple of str
-        Products whose key was destroyed.
+    - `kind`: layout of the folder.
+    - `ledger`: the book that its acts are in, if it lies elsewhere now.
+    - Returns: products whose key was destroyed.
     """
     folder = out / "confidential" / "keys"
     if not folder.is_dir():
@@ -577,12 +468,7 @@ def forget_keys(out: Path, kind: type[Workspace] = Workspace, ledger: Path | Non
 
 
 def refuse_clear_keys(out: Path) -> None:
-    """Refuse an output folder with a run key that anybody who reads it has.
-
-    Raises
-    ------
-    PrivacyError
-    """
+    """Refuse an output folder with a run key that anybody who reads it has."""
     clear = [
         path.stem
         for path in sorted((out / "confidential" / "keys").glob("*.key"))

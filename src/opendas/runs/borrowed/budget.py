@@ -37,22 +37,12 @@ _FINEST = 10**9
 
 @dataclass(frozen=True, slots=True)
 class StatedBudget:
-    """A budget that a file may have been measured with.
+    """A budget that a file may have been measured with."""
 
-    Parameters
-    ----------
-    words : str
-        What it is called.
-    rho : Fraction
-    geolevels : mapping of str to Fraction
-    queries : mapping of geolevel to mapping of str to Fraction
-        By the product's names of query groups.
-    """
-
-    words: str
+    words: str  # what it is called
     rho: Fraction
     geolevels: Mapping[str, Fraction]
-    queries: Mapping[str, Mapping[str, Fraction]]
+    queries: Mapping[str, Mapping[str, Fraction]]  # by geolevel and query group, in the product's names
 
     @classmethod
     def of_preset(cls, name: str, product: Product) -> StatedBudget:
@@ -97,21 +87,9 @@ def implied_budget(
 ) -> tuple[BudgetSpec, Spine]:
     """Return the budget that variances come from, and the spine with what each geounit has of it.
 
-    Parameters
-    ----------
-    product : Product
-    spine : Spine
-        Without shares.
-    noisy : sequence of NoisyLevel
-        Per geolevel.
-    stated : StatedBudget, optional
-        The only one that is looked at. By default all presets of the product.
-
-    Raises
-    ------
-    FormatError
-        If no budget gives every way from the top to a leaf the same loss; if variances are not those of the
-        stated budget; or if it cannot be told what belongs to which geolevel.
+    - `spine`: without shares.
+    - `noisy`: per geolevel.
+    - `stated`: the only one that is looked at. By default all presets of the product.
     """
     published = [_published(level) for level in noisy]
     spent = [level.losses.sum(axis=1)[level.which] for level in noisy]
@@ -236,11 +214,6 @@ def _rounded(
     """Return a budget of plain fractions with these variances, to their precision.
 
     The share of a level is what its geounits have on a way where no level was bypassed.
-
-    Raises
-    ------
-    FormatError
-        If there is no such way.
     """
     place = np.arange(len(spine.leaf))
     kinds = [noisy[-1].which]

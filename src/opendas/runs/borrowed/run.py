@@ -55,24 +55,13 @@ _GEOCODES = ("geocode", "GEOID", "GEOCODE")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BorrowedRun:
-    """A run that has its measurements from a published file.
+    """A run that has its measurements from a published file."""
 
-    Parameters
-    ----------
-    run : Run
-        On the file's blocks and hierarchy, with the budget that its variances come from.
-    tree : NoisyTree
-    constraints : ConstraintTable
-    listing : str
-        Digests and paths of the files that were read.
-    geography : ReaderSpec or None
-        Where the geography comes from; None where the file's own codes are all that is known.
-    """
-
-    run: Run
+    run: Run  # on the file's blocks and hierarchy, with the budget that its variances come from
     tree: NoisyTree = field(repr=False)
     constraints: ConstraintTable = field(repr=False)
-    listing: str = field(repr=False)
+    listing: str = field(repr=False)  # digests and paths of the files that were read
+    # Where the geography comes from; None where the file's own codes are all that is known.
     geography: ReaderSpec | None = None
 
 
@@ -87,31 +76,18 @@ def borrow(
 ) -> BorrowedRun:
     """Return the run that a file of noisy measurements of the Bureau's layout describes.
 
-    Parameters
-    ----------
-    path : Path
-        Folder with ``State.parquet`` and so on.
-    file : BureauFile
-        What it holds, with totals that it leaves out.
-    estimator : str
-    frame : sequence of Path
-        Public geography: official redistricting zips, of which the headers are read, or one table of blocks
-        (CSV or Parquet: ``geocode`` or ``GEOID``, and a column for each entity category). Without it nothing
-        is known of places and districts.
-    budget : StatedBudget, optional
-        The budget that the file was measured with. By default the one that its variances tell.
-    tie : Path, optional
-        ``release/`` of the redistricting release with which DHC persons agree in every geounit. Units of the
-        blocks are then its own, and so are areas where `frame` is not given.
+    - `path`: folder with ``State.parquet`` and so on.
+    - `file`: what it holds, with totals that it leaves out.
+    - `frame`: public geography: official redistricting zips, of which the headers are read, or one table of
+      blocks (CSV or Parquet: ``geocode`` or ``GEOID``, and a column for each entity category). Without it
+      nothing is known of places and districts.
+    - `budget`: the budget that the file was measured with. By default the one that its variances tell.
+    - `tie`: ``release/`` of the redistricting release with which DHC persons agree in every geounit. Units of
+      the blocks are then its own, and so are areas where `frame` is not given.
 
-    Raises
-    ------
-    ConfigError
-        If the estimator cannot keep what the file holds exactly, or the release what it publishes.
-    PrivacyError
-        If the noise of the release came from a seed.
-    FormatError, GeographyError, DataError
-        If the file is not whole, or contradicts itself, the totals or the geography.
+    Raises `ConfigError` if the estimator cannot keep what the file holds exactly, or the release what it
+    publishes; `PrivacyError` if the noise of the release came from a seed; `FormatError, GeographyError,
+    DataError` if the file is not whole, or contradicts itself, the totals or the geography.
     """
     tree = file.tree()
     if not tree.levels[-1].queries:
@@ -165,24 +141,14 @@ def borrow_together(
 ) -> tuple[BorrowedRun, ...]:
     """Return the runs of several files of one census: persons and units of the same blocks.
 
-    Parameters
-    ----------
-    paths, estimator, frame, state
-        As for :func:`borrow`.
-    totals : Path, optional
-        Published table or redistricting zip. By default totals of states are those of `tie`, if they are
-        exact there.
-    budgets : sequence of str
-        Presets, or run files, one for a product at most.
-    tie : Path, optional
-        Redistricting release, for DHC persons.
+    - `paths`, `estimator`, `frame`, `state`: as for :func:`borrow`.
+    - `totals`: published table or redistricting zip. By default totals of states are those of `tie`, if they
+      are exact there.
+    - `budgets`: presets, or run files, one for a product at most.
+    - `tie`: redistricting release, for DHC persons.
 
-    Raises
-    ------
-    ConfigError
-        If a product is there twice, or a budget is of none of the products.
-    FormatError
-        If the files are of different blocks, or differ about their housing units, which both hold exactly.
+    Raises `ConfigError` if a product is there twice, or a budget is of none of the products; `FormatError` if
+    the files are of different blocks, or differ about their housing units, which both hold exactly.
     """
     stated = dict(map(_stated, budgets))
     release = None if tie is None else release_path(tie)
@@ -348,13 +314,7 @@ def _known_frame(tree: NoisyTree, product: Product, geography: ReaderSpec | None
 
 
 def _units(tree: NoisyTree, product: Product) -> dict[str, Ints]:
-    """Return the public unit counts of the blocks that the file's bounds tell.
-
-    Raises
-    ------
-    FormatError
-        If bounds are missing, or are none of a whole number of units.
-    """
+    """Return the public unit counts of the blocks that the file's bounds tell."""
     leaf, order = tree.constraints.levels[-1], tree.spine.leaf_order
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))

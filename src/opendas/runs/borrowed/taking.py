@@ -34,14 +34,9 @@ from opendas.version import __version__
 def estimate_borrowed(borrowed: BorrowedRun, out: Path, options: RunOptions) -> None:
     """Take published measurements into an output folder, and estimate from them.
 
-    Raises
-    ------
-    ConfigError
-        If the product was estimated there already, and it is not to be resumed.
-    PrivacyError
-        If the folder holds other measurements of the product.
-    FormatError
-        If an answer is missing or cut off: then nothing of it stays.
+    Raises `ConfigError` if the product was estimated there already, and it is not to be resumed;
+    `PrivacyError` if the folder holds other measurements of the product; `FormatError` if an answer is
+    missing or cut off: then nothing of it stays.
     """
     _take(borrowed, out, options)
     estimate(borrowed.run, out, options)

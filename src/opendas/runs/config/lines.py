@@ -97,15 +97,8 @@ class _Scanner:
 def scan_lines(text: str) -> dict[Path, int]:
     """Return the 1-based line of every key and array item of a valid TOML text.
 
-    Parameters
-    ----------
-    text : str
-        Accepted by :mod:`tomllib`.
-
-    Returns
-    -------
-    dict
-        From the path of a key, array positions as integers, to its line.
+    - `text`: accepted by :mod:`tomllib`.
+    - Returns: from the path of a key, array positions as integers, to its line.
 
     Examples
     --------

@@ -90,15 +90,9 @@ def problems(
 ) -> list[Finding]:
     """Return what a validation found, each with the line and field of the file.
 
-    Parameters
-    ----------
-    error : ValidationError
-    model : type
-        The model of the whole file.
-    lines : dict
-        From :func:`opendas.runs.config.lines.scan_lines`.
-    file : str
-        Name to show.
+    - `model`: the model of the whole file.
+    - `lines`: from :func:`opendas.runs.config.lines.scan_lines`.
+    - `file`: name to show.
     """
     found = []
     for item in error.errors(include_url=False):
@@ -117,15 +111,7 @@ def config_error(file: str, findings: Iterable[Finding]) -> ConfigError:
 
 
 def read_text(path: Path, what: str) -> str:
-    """Read a configuration file.
-
-    Raises
-    ------
-    ConfigError
-        If there is none, or it is no text in UTF-8.
-    EnvironmentFailure
-        If it may not be read.
-    """
+    """Read a configuration file."""
     try:
         with open(path, encoding="utf-8", opener=at_once) as file:
             text = file.read(_LONGEST_TEXT + 1)
@@ -145,24 +131,9 @@ def read_text(path: Path, what: str) -> str:
 def parse_toml(text: str, model: type[_S], file: str, folder: Path) -> tuple[_S, dict[KeyPath, int]]:
     """Parse and validate a TOML text.
 
-    Parameters
-    ----------
-    text : str
-    model : type of Section
-    file : str
-        Name for messages.
-    folder : Path
-        What relative paths in the file start from.
-
-    Returns
-    -------
-    (Section, dict)
-        The validated value and the lines of its keys.
-
-    Raises
-    ------
-    ConfigError
-        Naming file, line, field and rule of everything that is wrong.
+    - `file`: name for messages.
+    - `folder`: what relative paths in the file start from.
+    - Returns: the validated value and the lines of its keys.
     """
     try:
         data = tomllib.loads(text)
@@ -219,19 +190,9 @@ def _passwords(value: object, where: KeyPath) -> Iterator[KeyPath]:
 def load_run_file(path: Path | str) -> RunFile:
     """Read a run file.
 
-    Parameters
-    ----------
-    path : Path or str
-        A TOML file. Paths inside are relative to its folder and come back absolute.
+    `path`: a TOML file. Paths inside are relative to its folder and come back absolute.
 
-    Returns
-    -------
-    RunFile
-
-    Raises
-    ------
-    ConfigError
-        Everything wrong with the form of the file, together.
+    Raises `ConfigError` everything wrong with the form of the file, together.
     """
     path = Path(path)
     text = read_text(path, "run file")

@@ -54,25 +54,10 @@ def pass_table(
 ) -> dict[str, Passes]:
     """Check a table of passes and write its query groups in canonical form.
 
-    Parameters
-    ----------
-    given : mapping of geolevel to passes
-        Keys are geolevels, ``root``, ``leaf`` or ``"*"``.
-    workload : Workload
-    kind : str
-        ``"least_squares"`` or ``"rounder"``. Only the former knows the word ``rest``; the latter ends with a
-        pass that rounds the cells themselves.
-    last : bool
-        Of the last stage; earlier ones leave the cells themselves open.
-
-    Returns
-    -------
-    dict
-
-    Raises
-    ------
-    ConfigError
-        If a query group is unknown, a geolevel has no pass, or rounding leaves the cells open.
+    - `given`, geolevel -> passes: keys are geolevels, ``root``, ``leaf`` or ``"*"``.
+    - `kind`: ``"least_squares"`` or ``"rounder"``. Only the former knows the word ``rest``; the latter ends
+      with a pass that rounds the cells themselves.
+    - `last`: of the last stage; earlier ones leave the cells themselves open.
     """
     table: dict[str, Passes] = {}
     for geolevel, passes in given.items():
@@ -97,10 +82,7 @@ def pass_table(
 def earlier_stages(given: Sequence[StageSection], workload: Workload) -> tuple[PassPlan, ...]:
     """Return the stages before the last one, checked as :func:`pass_table` checks.
 
-    Raises
-    ------
-    ConfigError
-        As :func:`pass_table`.
+    Raises `ConfigError` as :func:`pass_table`.
     """
     return tuple(
         PassPlan(
@@ -261,20 +243,8 @@ class _Checker:
 def load_product(name_or_path: str | Path | Product) -> Product:
     """Return a product by name, or from a product file.
 
-    Parameters
-    ----------
-    name_or_path : str, Path or Product
-        A built-in product, such as ``pl94-persons``, the path of a TOML file, or the product itself.
-
-    Returns
-    -------
-    Product
-
-    Raises
-    ------
-    ConfigError
-        If there is no such product, or everything wrong with its file together: names that are taken, recodes
-        that are no partition, queries, cells and levels that do not exist.
+    `name_or_path`: a built-in product, such as ``pl94-persons``, the path of a TOML file, or the product
+    itself.
     """
     if isinstance(name_or_path, Product):
         return name_or_path
@@ -293,10 +263,7 @@ def load_product(name_or_path: str | Path | Product) -> Product:
 def declare_product(document: Mapping[str, Any]) -> Product:
     """Return the product that a mapping in the form of a product file declares.
 
-    Raises
-    ------
-    ConfigError
-        As for :func:`load_product`.
+    Raises `ConfigError` as for :func:`load_product`.
     """
     declared, lines = parse_document(document, ProductFile, "product", Path())
     return _product(declared, _Checker("product", lines))

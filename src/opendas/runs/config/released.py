@@ -106,19 +106,10 @@ def _is_table_of_tables(value: object) -> TypeGuard[Mapping[str, object]]:
 def released_toml(resolved: Resolved, budget: Budget, domain: Domain | None = None) -> str:
     """Write the resolved plan for ``release/run/<product>.toml``.
 
-    Parameters
-    ----------
-    resolved : Resolved
-    budget : Budget
-        What :func:`opendas.budget.resolve.resolve_budget` made of the run's budget.
-    domain : Domain, optional
-        Where its parts come from, with what the reader derived; by default as declared.
-
-    Returns
-    -------
-    str
-        TOML: the run, its geography, the exact budget at every geolevel, the passes and the product's
-        declaration. The same text for the same plan: no path, engine, worker count, command or clock.
+    - `budget`: what :func:`opendas.budget.resolve.resolve_budget` made of the run's budget.
+    - `domain`: where its parts come from, with what the reader derived; by default as declared.
+    - Returns: TOML: the run, its geography, the exact budget at every geolevel, the passes and the product's
+      declaration. The same text for the same plan: no path, engine, worker count, command or clock.
     """
     product, reader = resolved.product, resolved.reader
     run: dict[str, object] = {
@@ -228,21 +219,9 @@ def _declaration(product: Product) -> list[str]:
 def read_released(text: str, product: Product) -> Resolved:
     """Read back what :func:`released_toml` wrote.
 
-    Parameters
-    ----------
-    text : str
-    product : Product
-        As the file of the frame declares it: without passes.
-
-    Returns
-    -------
-    Resolved
-        What estimates, and makes the spine, as the run did. Of its input it knows only the kind of reader.
-
-    Raises
-    ------
-    FormatError
-        If an entry is missing or of another form.
+    - `product`: as the file of the frame declares it: without passes.
+    - Returns: what estimates, and makes the spine, as the run did. Of its input it knows only the kind of
+      reader.
     """
     try:
         return _read(tomllib.loads(text), product)

@@ -43,17 +43,7 @@ _OF_RECORDS = (*_OF_TABLES, "dhc-persons", "dhc-units", "dhc-units-tenvacgq")
 def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True) -> ReaderSpec:
     """Return what the reader of a run is asked.
 
-    Parameters
-    ----------
-    run_file : RunFile
-    product : Product
-    need_input : bool
-        False where nothing will be read, as in estimation: files may then be absent.
-
-    Raises
-    ------
-    ConfigError
-        If a file is missing, or a key does not go with the reader or the product.
+    `need_input`: False where nothing will be read, as in estimation: files may then be absent.
     """
     given, geography = run_file.input, run_file.geography
     census = given.reader in CENSUS_READERS
@@ -114,13 +104,7 @@ def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True)
 
 
 def _remote(run_file: RunFile) -> RemoteInput:
-    """Return what of the input stands at addresses.
-
-    Raises
-    ------
-    ConfigError
-        If data stand at addresses and on this machine.
-    """
+    """Return what of the input stands at addresses."""
     given, geography = run_file.input, run_file.geography
     paths = tuple(path for path in given.path if isinstance(path, RemoteAddress))
     if 0 < len(paths) < len(given.path):
@@ -264,95 +248,45 @@ def _unknown_names(given: InputSection, product: Product) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A run, ready to be planned.
+    """A run, ready to be planned."""
 
-    Parameters
-    ----------
-    product : Product
-        With the invariants that this run holds, each at a geolevel of the run, and its passes.
-    dropped : tuple of Invariant
-        Invariants of the product that this run does not hold.
-    reader : ReaderSpec
-    geolevels : tuple of str
-        Official geolevels, top first, the leaf last.
-    spine_name : str or None
-        Where the spine has a name.
-    recipe : Recipe
-    levels : tuple of str
-        Geolevels of the spine, top first: those of the recipe.
-    stand_ins : mapping of str to str
-        For each level that the recipe adds, the official one whose query groups and passes it takes where
-        it has none of its own.
-    budget : BudgetSpec
-    mechanism : Mechanism
-    neighbours : Neighbours
-    estimator : str
-        ``topdown``, ``informed``, ``block-by-block`` or the name of another package's.
-    failsafe : bool
-        Relax the parent equality of an infeasible family, and report it.
-    slack : Fraction, >= 0
-        Added to the optimum of equation (7.6) of the TopDown paper, in counts.
-    milp : bool
-        Allow rounder passes that are not laminar.
-    domain : Domain
-        Where labels, levels, frame and units come from, as the files declare it.
-    tied : Path or None
-        ``release/`` of the release that this run is tied to; None also where a run is read from its release.
-    companion : Resolved or None
-        The run of the product's second histogram, which comes first.
-    own_estimator : Estimator or None
-        An estimator of the program that made the run, in place of one by name.
-    run_file : RunFile or None
-        What was resolved; None for a run that was read from its release.
-    published : PublishedFile or None
-        The measurements of others that this run estimates from, instead of measuring.
-    """
-
-    product: Product
-    dropped: tuple[Invariant, ...]
+    product: Product  # with the invariants that this run holds, each at a geolevel of the run, and its passes
+    dropped: tuple[Invariant, ...]  # invariants of the product that this run does not hold
     reader: ReaderSpec
-    geolevels: tuple[str, ...]
-    spine_name: str | None
+    geolevels: tuple[str, ...]  # official geolevels, top first, the leaf last
+    spine_name: str | None  # where the spine has a name
     recipe: Recipe
-    levels: tuple[str, ...]
+    levels: tuple[str, ...]  # geolevels of the spine, top first: those of the recipe
+    # For each level that the recipe adds, the official one whose query groups and passes it takes where it
+    # has none of its own.
     stand_ins: Mapping[str, str]
     budget: BudgetSpec
     mechanism: Mechanism
     neighbours: Neighbours
-    estimator: str
-    failsafe: bool
-    slack: Fraction
-    milp: bool
-    domain: Domain
+    estimator: str  # ``topdown``, ``informed``, ``block-by-block`` or the name of another package's
+    failsafe: bool  # relax the parent equality of an infeasible family, and report it
+    slack: Fraction  # at least 0. Added to the optimum of equation (7.6) of the TopDown paper, in counts.
+    milp: bool  # allow rounder passes that are not laminar
+    domain: Domain  # where labels, levels, frame and units come from, as the files declare it
+    # ``release/`` of the release that this run is tied to; None also where a run is read from its release.
     tied: Path | None = None
-    companion: Resolved | None = None
+    companion: Resolved | None = None  # the run of the product's second histogram, which comes first
+    # An estimator of the program that made the run, in place of one by name.
     own_estimator: Estimator | None = None
-    run_file: RunFile | None = None
+    run_file: RunFile | None = None  # what was resolved; None for a run that was read from its release
+    # The measurements of others that this run estimates from, instead of measuring.
     published: PublishedFile | None = None
 
 
 def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True) -> Resolved:
     """Settle what a run file means.
 
-    Parameters
-    ----------
-    run_file : RunFile
-    strict : bool
-        A disagreement of the input with a published summary record is an error.
-    need_input : bool
-        False where the input will not be read: its files may then be absent.
+    - `strict`: a disagreement of the input with a published summary record is an error.
+    - `need_input`: False where the input will not be read: its files may then be absent.
 
-    Returns
-    -------
-    Resolved
-
-    Raises
-    ------
-    ConfigError
-        If something is missing or does not fit together.
-    PrivacyError
-        If the relation ``unbounded`` meets an invariant that fixes a total: there would be no neighbouring
-        pair, and the guarantee would say nothing.
+    Raises `ConfigError` if something is missing or does not fit together; `PrivacyError` if the relation
+    ``unbounded`` meets an invariant that fixes a total: there would be no neighbouring pair, and the
+    guarantee would say nothing.
     """
     product = load_product(run_file.run.product)
     if product.companion is None:
@@ -519,13 +453,6 @@ def declared_domain(run_file: RunFile, product: Product) -> Domain:
 
     The products of the census carry code books of their own, and public geography. For a user's own product
     every part is to be declared; a frame taken from the records says so itself.
-
-    Raises
-    ------
-    ConfigError
-        If a part is not spoken of, or a private one has no act that found it.
-    PrivacyError
-        If a unit of several records is to be protected, and a private part was found record by record.
     """
     geography, units = run_file.geography, run_file.input.units
     own = product.name not in BUILT_IN_PRODUCTS
@@ -592,13 +519,7 @@ def _geography_provenance(
 
 
 def _discoveries(run_file: RunFile, product: Product) -> tuple[Discovery, ...]:
-    """Return the acts that found private parts, each once.
-
-    Raises
-    ------
-    ConfigError
-        If product file and run file tell different losses of one act.
-    """
+    """Return the acts that found private parts, each once."""
     section = run_file.geography.discovery
     labels, places = product.discovery, None if section is None else section.discovery
     if labels is not None and places is not None and labels.act == places.act and labels != places:
@@ -677,17 +598,7 @@ def _check_estimator(
 def refuse_posterior(mechanism: str, product: Product, held: Sequence[Invariant], leaf: str) -> None:
     """Refuse what the sampler of the leaves could not keep, or has no likelihood for.
 
-    Parameters
-    ----------
-    mechanism : str
-    product : Product
-    held : sequence of Invariant
-        Those that hold, each at a geolevel of the run.
-    leaf : str
-
-    Raises
-    ------
-    ConfigError
+    `held`: those that hold, each at a geolevel of the run.
     """
     wrong = [f"invariant {one.name}" for one in held if one.geolevel == leaf]
     inside = bound_cells(product)

@@ -17,13 +17,7 @@ def is_one_line(text: str) -> bool:
 
 
 def checked_line(text: str, what: str) -> str:
-    """Return a line of words without the spaces around it.
-
-    Raises
-    ------
-    ConfigError
-        If it is no such line: a run file that has it could not be read again.
-    """
+    """Return a line of words without the spaces around it."""
     if not is_one_line(text):
         raise ConfigError(f"{what}: expected one line of 1 to {LONGEST} characters that can be printed.")
     return text.strip()

@@ -16,10 +16,7 @@ from opendas.custody.folders import write_atomic
 class Clock:
     """Wall time of each step of a run, and peak memory at its end.
 
-    Parameters
-    ----------
-    on_lap : callable(name, seconds), optional
-        Told of each lap.
+    `on_lap` (name, seconds): told of each lap.
     """
 
     def __init__(self, on_lap: Callable[[str, float], None] | None = None) -> None:

@@ -90,36 +90,16 @@ _NO_KEY = bytes(32)
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a run is expected to need.
+    """What a run is expected to need."""
 
-    Parameters
-    ----------
-    steps : mapping of str to float
-        Seconds of each geolevel's estimate; empty where they were not measured.
-    peak_rss_mb : float
-        Largest resident set of one process.
-    memory_mb : float
-        Of all processes together.
-    output_mb, scratch_mb : float
-        Disk space of files that stay, and of files that are removed at the end.
-    answers : int
-        Noisy answers of all query groups at all geounits.
-    full : bool
-        Whether the run writes them all, not only those that its estimate used.
-    full_mb : float
-        Disk space of all of them.
-    workers : int
-    assumptions : tuple of str
-    """
-
-    steps: Mapping[str, float]
-    peak_rss_mb: float
-    memory_mb: float
-    output_mb: float
-    scratch_mb: float
-    answers: int
-    full: bool
-    full_mb: float
+    steps: Mapping[str, float]  # seconds of each geolevel's estimate; empty where they were not measured
+    peak_rss_mb: float  # largest resident set of one process
+    memory_mb: float  # of all processes together
+    output_mb: float  # disk space of files that stay
+    scratch_mb: float  # disk space of files that are removed at the end
+    answers: int  # noisy answers of all query groups at all geounits
+    full: bool  # whether the run writes them all, not only those that its estimate used
+    full_mb: float  # disk space of all of them
     workers: int
     assumptions: tuple[str, ...]
 
@@ -197,20 +177,11 @@ def forecast_run(
 ) -> Forecast:
     """Forecast a run.
 
-    Parameters
-    ----------
-    plan : MeasurementPlan
-    estimator : str
-    workers : int
-        More than this machine has cores are no faster.
-    full : bool
-        Whether all noisy answers are written, not only those that the estimate used.
-    estimates : bool
-        False where measurements are all that is wanted.
-    geounit_seconds : mapping of str to float, optional
-        By geolevel, as :func:`measure_small_run` found them; without, no time is predicted.
-    records : float, optional
-        About how many there are; :data:`RECORDS` a leaf by default.
+    - `workers`: more than this machine has cores are no faster.
+    - `full`: whether all noisy answers are written, not only those that the estimate used.
+    - `estimates`: False where measurements are all that is wanted.
+    - `geounit_seconds`: by geolevel, as :func:`measure_small_run` found them; without, no time is predicted.
+    - `records`: about how many there are; :data:`RECORDS` a leaf by default.
     """
     sizes = {name: len(level) for name, level in zip(plan.spine.names, plan.spine.levels, strict=True)}
     leaves, cells = len(plan.spine.leaf), min(plan.product.schema.size, MANY_CELLS)
@@ -297,11 +268,8 @@ def measure_small_run(run: Run, records: float | None = None) -> dict[str, float
     groups, structural zeros and bounds, and without its invariants. It takes about a second; with many cells
     as long as their root does. Nothing is measured of a product that is not :func:`timed`.
 
-    Parameters
-    ----------
-    run : Run
-    records : float, optional
-        About how many there are; :data:`RECORDS` a leaf by default. They matter where there are many cells.
+    `records`: about how many there are; :data:`RECORDS` a leaf by default. They matter where there are many
+    cells.
     """
     if not timed(run.product):
         return {}
@@ -345,10 +313,8 @@ def _by_support(run: Run, records: float) -> dict[str, float]:
 def _seconds_a_child_cell(measured: list[tuple[float, float]], cells: Floats) -> Floats:
     """Return the seconds for each child in each cell of its parent: a power of the cells through two points.
 
-    Parameters
-    ----------
-    measured : list of (cells, seconds)
-        The power is 0 where there is one point; and at most :data:`STEEPEST`.
+    `measured`, list of (cells, seconds): the power is 0 where there is one point; and at most
+    :data:`STEEPEST`.
     """
     points = [point for point in measured if point[1] > 0]
     if not points:
@@ -454,21 +420,8 @@ def _synthetic_counts(constraints: ConstraintTable, records: int) -> Histogram:
 def check_room(forecast: Forecast, out: Path) -> tuple[str, ...]:
     """Compare a forecast with what the machine has.
 
-    Parameters
-    ----------
-    forecast : Forecast
-    out : Path
-        Output folder; it, or a folder above it, exists.
-
-    Returns
-    -------
-    tuple of str
-        Warnings.
-
-    Raises
-    ------
-    EnvironmentFailure
-        If the disk certainly cannot hold the outputs: not even half of what is expected.
+    - `out`: output folder; it, or a folder above it, exists.
+    - Returns: warnings.
     """
     warnings = []
     place = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())

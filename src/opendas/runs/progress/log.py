@@ -143,14 +143,9 @@ class RunLog:
 
     A log that cannot be written stops no run: this is said once, by ``logging``.
 
-    Parameters
-    ----------
-    path : Path
-        ``confidential/logs/<product>.jsonl``; created with mode 0600, its folder with 0700.
-    clock : callable
-        Seconds that never go back.
-    now : callable
-        Seconds since 1970.
+    - `path`: ``confidential/logs/<product>.jsonl``; created with mode 0600, its folder with 0700.
+    - `clock`: seconds that never go back.
+    - `now`: seconds since 1970.
     """
 
     def __init__(
@@ -223,13 +218,7 @@ class RunLog:
             self._descriptor = None
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append a line.
-
-        Raises
-        ------
-        ValueError
-            If a field is not in :data:`FIELDS`, of another type, or a number that JSON has not.
-        """
+        """Append a line."""
         mono = round(self._clock(), 3)
         record: dict[str, Any] = {"ts": _timestamp(self._now()), "mono": mono, "event": event, **fields}
         for name, value in record.items():
@@ -311,23 +300,14 @@ class RunLog:
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """What stands in a log.
+    """What stands in a log."""
 
-    Parameters
-    ----------
-    lines : tuple of mapping
-        Whole lines, oldest first.
-    damaged : int
-        Lines that are none of ours; passed over.
-    torn : bool
-        Whether the file ends within a line: a process was stopped while it wrote, or is about to write on.
-    """
-
-    lines: tuple[Mapping[str, Any], ...] = ()
-    damaged: int = 0
+    lines: tuple[Mapping[str, Any], ...] = ()  # whole lines, oldest first
+    damaged: int = 0  # lines that are none of ours; passed over
+    # Whether the file ends within a line: a process was stopped while it wrote, or is about to write on.
     torn: bool = False
+    # Lines of the last attempt, from its ``start`` on.
     attempt: tuple[Mapping[str, Any], ...] = field(init=False, default=())
-    """Lines of the last attempt, from its ``start`` on."""
 
     def __post_init__(self) -> None:
         starts = [number for number, line in enumerate(self.lines) if line["event"] == "start"]
@@ -381,10 +361,7 @@ def _fits(name: str, value: Any) -> bool:
 def read_log(path: Path) -> LogFile:
     """Read a log, also one that is being written; what is torn or damaged is passed over.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be read. One that is not there is empty.
+    Raises `OSError` if the file cannot be read. One that is not there is empty.
     """
     try:
         data = path.read_bytes()

@@ -15,26 +15,13 @@ _TICKS = 100
 
 @dataclass(frozen=True, slots=True)
 class ProcessMark:
-    """What tells one process from all others, also after its number was given to another.
+    """What tells one process from all others, also after its number was given to another."""
 
-    Parameters
-    ----------
-    host : str
-        Name of the machine.
-    boot : str or None
-        Identifier of the machine's last start; None where the system has none.
-    space : str or None
-        Identifier of the space in which process numbers are unique (a container has its own).
-    pid : int
-    started : int or None
-        When it started, in the kernel's ticks since the machine's start.
-    """
-
-    host: str
-    boot: str | None
-    space: str | None
+    host: str  # name of the machine
+    boot: str | None  # identifier of the machine's last start; None where the system has none
+    space: str | None  # identifier of the space in which process numbers are unique (a container has its own)
     pid: int
-    started: int | None
+    started: int | None  # when it started, in the kernel's ticks since the machine's start
 
 
 def _text(path: Path) -> str | None:
@@ -62,10 +49,7 @@ def own_mark() -> ProcessMark:
 def is_alive(mark: ProcessMark) -> bool | None:
     """Whether a process is still there; None where that cannot be seen from here.
 
-    Parameters
-    ----------
-    mark : ProcessMark
-        Of a process on this machine; of any other, the answer is None.
+    `mark`: of a process on this machine; of any other, the answer is None.
     """
     here = own_mark()
     if mark.host != here.host:

@@ -27,74 +27,42 @@ _INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """How far a run is.
-
-    Parameters
-    ----------
-    product : str
-    phase : str
-        ``preparing`` (nothing spent yet), ``started`` (budget spent), ``ending`` (all is there but the
-        certificate), ``measured``, ``finished`` or ``damaged``.
-    state : str
-        ``running``, ``stopped`` (interrupted, or no process is at it any more), ``failed`` (it ended with an
-        error), ``finished``, or ``unknown`` (it runs or ran on another machine, or has no log).
-    rho, epsilon : str or None
-        Loss by the ledger of the folder: its own, or a book.
-    seeded, key : bool
-        Whether noise comes from a seed; whether the run key is there.
-    tasks_finished : int
-        Result files of tasks.
-    version : str or None
-    stage : str or None
-        What is, or was last, being done: `done` of `total` parts of it, `rate` a second, for another
-        `stage_left` seconds.
-    seconds_left : float or None
-        Of the whole estimate, once its last stage is under way; writing comes on top.
-    workers : int or None
-    engine : str or None
-    memory_mb, peak_rss_mb : float or None
-        Memory of all processes now; largest resident set of one process as last logged.
-    started, updated : str or None
-        When the last attempt began, and when it last logged something: UTC.
-    elapsed : float or None
-        Seconds since the last attempt began, or that it took.
-    attempts : int
-    last_event : str or None
-    error : str or None
-        Class and message of the error it ended with.
-    advice : str
-        What to do next; empty where nothing is to be done.
-    problem : str or None
-        What could not be read.
-    """
+    """How far a run is."""
 
     product: str
+    # ``preparing`` (nothing spent yet), ``started`` (budget spent), ``ending`` (all is there but the
+    # certificate), ``measured``, ``finished`` or ``damaged``.
     phase: str
+    # ``running``, ``stopped`` (interrupted, or no process is at it any more), ``failed`` (it ended with an
+    # error), ``finished``, or ``unknown`` (it runs or ran on another machine, or has no log).
     state: str
-    rho: str | None = None
+    rho: str | None = None  # loss by the ledger of the folder, its own or a book: this or `epsilon`
     epsilon: str | None = None
-    seeded: bool = False
-    key: bool = False
-    tasks_finished: int = 0
+    seeded: bool = False  # whether noise comes from a seed
+    key: bool = False  # whether the run key is there
+    tasks_finished: int = 0  # result files of tasks
     version: str | None = None
+    # What is, or was last, being done: `done` of `total` parts of it, `rate` a second, for another
+    # `stage_left` seconds.
     stage: str | None = None
     done: int | None = None
     total: int | None = None
     rate: float | None = None
     stage_left: float | None = None
+    # Of the whole estimate, once its last stage is under way; writing comes on top.
     seconds_left: float | None = None
     workers: int | None = None
     engine: str | None = None
-    memory_mb: float | None = None
-    peak_rss_mb: float | None = None
-    started: str | None = None
-    updated: str | None = None
-    elapsed: float | None = None
+    memory_mb: float | None = None  # memory of all processes now
+    peak_rss_mb: float | None = None  # largest resident set of one process as last logged
+    started: str | None = None  # when the last attempt began, UTC
+    updated: str | None = None  # when it last logged something, UTC
+    elapsed: float | None = None  # seconds since the last attempt began, or that it took
     attempts: int = 0
     last_event: str | None = None
-    error: str | None = None
-    advice: str = ""
-    problem: str | None = None
+    error: str | None = None  # class and message of the error it ended with
+    advice: str = ""  # what to do next; empty where nothing is to be done
+    problem: str | None = None  # what could not be read
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, in order."""
@@ -104,18 +72,10 @@ class RunStatus:
 def folder_status(out: Path, now: Callable[[], float] = time.time) -> tuple[RunStatus, ...]:
     """Return how far each run in an output folder is.
 
-    Parameters
-    ----------
-    out : Path
-    now : callable
-        Seconds since 1970.
+    `now`: seconds since 1970.
 
-    Raises
-    ------
-    ConfigError
-        If there is no such folder, or it is no output folder of a run.
-    EnvironmentFailure
-        If it may not be read.
+    Raises `ConfigError` if there is no such folder, or it is no output folder of a run; `EnvironmentFailure`
+    if it may not be read.
     """
     try:
         places = _find(out)

@@ -47,19 +47,11 @@ Row = tuple[str, str, str, int, float]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Variant:
-    """A run of an experiment, and the words for it.
-
-    Parameters
-    ----------
-    loss : str
-        Exact.
-    plan : str
-        Name of the plan; ``run`` for that of the run itself.
-    """
+    """A run of an experiment, and the words for it."""
 
     run: Run
-    loss: str
-    plan: str
+    loss: str  # exact
+    plan: str  # name of the plan; ``run`` for that of the run itself
 
     @property
     def estimator(self) -> str:
@@ -156,19 +148,11 @@ class _Finished:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What is varied.
+    """What is varied."""
 
-    Parameters
-    ----------
-    losses : sequence of exact number, or None
-        Rho, or epsilon where the mechanism has it; None for that of the run.
-    plans : mapping of str to plan
-        As :meth:`opendas.runs.run.Run.with_` takes them; None for that of the run.
-    estimators : sequence of str or Estimator, or None
-    seeds : sequence of int
-    """
-
+    # Rho, or epsilon where the mechanism has it; None for that of the run.
     losses: Sequence[str | int | Fraction] | None
+    # As :meth:`opendas.runs.run.Run.with_` takes them; None for that of the run.
     plans: Mapping[str, str | Mapping[str, Any] | None]
     estimators: Sequence[str | Estimator] | None
     seeds: Sequence[int]
@@ -204,25 +188,13 @@ def run_experiment(
     A seed gives all variants the same random numbers, cell by cell: differences between variants are measured
     more precisely than each of them.
 
-    Parameters
-    ----------
-    run : Run
-    experiment : Experiment
-    entities : bool
-        Also at entity categories.
-    ledger : Path, optional
-        The book of the data; by default one that knows them.
-    state : Path, optional
-        File of finished simulations, with which a stopped experiment goes on.
-    workers : int, optional
-        Processes; by default two, where there are two cores.
-    progress : callable(stage, done, total), optional
+    - `entities`: also at entity categories.
+    - `ledger`: the book of the data; by default one that knows them.
+    - `state`: file of finished simulations, with which a stopped experiment goes on.
+    - `workers`: processes; by default two, where there are two cores.
 
-    Raises
-    ------
-    ConfigError
-        If a run file could not say what is varied, two variants are alike, or `state` belongs to another
-        experiment.
+    Raises `ConfigError` if a run file could not say what is varied, two variants are alike, or `state`
+    belongs to another experiment.
     """
     variants = experiment.variants(run)
     seeds = list(dict.fromkeys(experiment.seeds))
@@ -288,13 +260,7 @@ def _simulations(
 
 
 def _belongs(run: Run, *, entities: bool) -> str:
-    """Say what finished simulations belong to; of the data themselves only names, sizes and times of files.
-
-    Raises
-    ------
-    ConfigError
-        If the input is a table in memory, which cannot be recognised without a digest of it.
-    """
+    """Say what finished simulations belong to; of the data only names, sizes and times of files."""
     spec = run.resolved.reader
     if any(isinstance(path, MemoryTable) for path in spec.paths):
         raise ConfigError("state: a table in memory is not recognised again; write it to a file first.")

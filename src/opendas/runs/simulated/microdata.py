@@ -45,26 +45,14 @@ _READERS = ("mdf", "ppmf")
 
 @dataclass(frozen=True, slots=True)
 class MicrodataBase:
-    """Microdata and a run file, as :class:`opendas.runs.simulated.replicates.Base` is a release.
-
-    Parameters
-    ----------
-    path, run_file : Path
-    product : str
-    """
+    """Microdata and a run file, as :class:`opendas.runs.simulated.replicates.Base` is a release."""
 
     path: Path
     run_file: Path
     product: str
 
     def read(self) -> tuple[Run, Histogram]:
-        """Return the run on its frame and spine, and the published counts in the frame's order.
-
-        Raises
-        ------
-        ConfigError
-            If the run file does not read microdata, or is of several products.
-        """
+        """Return the run on its frame and spine, and the published counts in the frame's order."""
         run = load(self.run_file, need_input=False)
         reader = run.resolved.reader
         if reader.reader not in _READERS:
@@ -83,26 +71,13 @@ class MicrodataBase:
 
 @dataclass(frozen=True, slots=True)
 class CensusMicrodata:
-    """Microdata of a census product, as :class:`MicrodataBase`, but that no run file says how they were made.
+    """Microdata of a census product, as :class:`MicrodataBase`; no run file says how they were made."""
 
-    Parameters
-    ----------
-    path : Path
-        A file, zip or folder.
-    product : str
-    """
-
-    path: Path
+    path: Path  # a file, zip or folder
     product: str
 
     def read(self) -> tuple[Product, Frame, Histogram]:
-        """Return the product, the blocks that have records, and the counts.
-
-        Raises
-        ------
-        ConfigError
-            If they are no microdata of this product.
-        """
+        """Return the product, the blocks that have records, and the counts."""
         files = expand_paths(self.path, Path(), "PATH")
         product = {one.name: one for one in products_of(column_names(files[0]))}.get(self.product)
         if product is None:
@@ -134,11 +109,6 @@ def published_replicates(folder: Path, product: str, base: Path) -> tuple[Path, 
     """Return the files or folders of published replicates of a product, in the order of their numbers.
 
     The last number in a name is that of the replicate; `base`, and what ends in 0, is what they are of.
-
-    Raises
-    ------
-    ConfigError
-        If there are fewer than two, or a number is missing or there twice.
     """
     found: dict[int, Path] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -173,15 +143,9 @@ def take_replicates(
 ) -> ReplicateFile:
     """Write published replicates of microdata into a file like that of our own.
 
-    Parameters
-    ----------
-    base : CensusMicrodata
-        What each replicate started from.
-    folder : Path
-        Of the replicates; see :func:`published_replicates`.
-    path : Path
-        The file.
-    progress : callable(stage, done, total), optional
+    - `base`: what each replicate started from.
+    - `folder`: of the replicates; see :func:`published_replicates`.
+    - `path`: the file.
     """
     product, own, counts = base.read()
     sources = published_replicates(folder, base.product, base.path)

@@ -30,12 +30,7 @@ _EXPECTED = (1e-9, 0.03, 0.1, 0.2, 0.35, 0.6, 1, 1.7, 3, 6, 12, 30, 80, 200, 500
 
 
 def check_pooled(frame: Frame, geolevel: str | None, of: object) -> None:
-    """Refuse to pool what is no count of a leaf.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse to pool what is no count of a leaf."""
     if geolevel != frame.leaf or of is not None:
         raise ConfigError(f"pooled margins are of counts at geolevel {frame.leaf!r}, of whole cells.")
 
@@ -45,24 +40,10 @@ def pooled_margins(
 ) -> pa.Table:
     """Return counts of the leaves with the larger of two margins: their own, and that of cells alike.
 
-    Parameters
-    ----------
-    base : Base or MicrodataBase
-    replicated : Replicated
-        Its counts and replicates.
-    query : str
-        A published table or a query group.
-    level : Fraction
-
-    Returns
-    -------
-    pyarrow.Table
-        As :func:`opendas.tables.replicate_margins.margins_of`; bias and standard error are those of the cell.
-
-    Raises
-    ------
-    ConfigError
-        If leaves have no geounit above them, or as :func:`opendas.tables.replicate_margins.margins_of`.
+    - `replicated`: its counts and replicates.
+    - `query`: a published table or a query group.
+    - Returns: pyarrow.Table: as :func:`opendas.tables.replicate_margins.margins_of`; bias and standard error
+      are those of the cell.
 
     Notes
     -----

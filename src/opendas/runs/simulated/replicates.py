@@ -52,20 +52,11 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Whose replicates are drawn; it goes to other processes, which read it there.
+    """Whose replicates are drawn; it goes to other processes, which read it there."""
 
-    Parameters
-    ----------
-    release : Path
-        The folder ``release/``.
-    product : str
-    tied : Path, optional
-        ``release/`` of the release that it is tied to, if that is not the same folder.
-    """
-
-    release: Path
+    release: Path  # the folder ``release/``
     product: str
-    tied: Path | None = None
+    tied: Path | None = None  # ``release/`` of the release that it is tied to, if that is not the same folder
 
     def read(self) -> tuple[Run, Histogram]:
         """Return the run on its frame and spine, and the released counts in the frame's order."""
@@ -73,13 +64,7 @@ class Base:
         return released_run(released), released.estimate
 
     def earlier(self, run: Run) -> Base | None:
-        """Return the release that this one is tied to, None where it is not tied.
-
-        Raises
-        ------
-        ConfigError
-            If that release is not given, or another is.
-        """
+        """Return the release that this one is tied to, None where it is not tied."""
         tie = run.product.tied
         if tie is None:
             return None
@@ -96,12 +81,7 @@ class Base:
 
 
 def check_earlier(base: Base) -> None:
-    """Check that what a product is tied to is there, and what that is tied to.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Check that what a product is tied to is there, and what that is tied to."""
     earlier = base.earlier(base.read()[0])
     if earlier is not None:
         check_earlier(earlier)
@@ -229,26 +209,11 @@ def draw_replicates(
     Replicate number k is a function of the release, the seed and k: those of a file that is there already
     are kept, and only more are drawn.
 
-    Parameters
-    ----------
-    base : Base or MicrodataBase
-    path : Path
-        The file.
-    scratch : Path
-        Folder for replicates that are drawn one by one.
-    runs : int
-        How many the file shall hold; one that holds more already is left as it is.
-    seed : int
-    workers : int, optional
-        Processes; by default one for each core. Each takes the memory of a run.
-    resume : bool
-        Keep what an interrupted command left in `scratch`.
-    progress : callable(stage, done, total), optional
-
-    Raises
-    ------
-    ConfigError
-        If an interrupted command left something, and `resume` is not set.
+    - `path`: the file.
+    - `scratch`: folder for replicates that are drawn one by one.
+    - `runs`: how many the file shall hold; one that holds more already is left as it is.
+    - `workers`: processes; by default one for each core. Each takes the memory of a run.
+    - `resume`: keep what an interrupted command left in `scratch`.
     """
     run, counts = base.read()
     if isinstance(base, Base):
@@ -294,15 +259,9 @@ def write_replicate_microdata(
     ``FOLDER/0001.parquet`` is what the first repeated run gave, ``FOLDER/0001_start.parquet`` what it started
     from, both in the layout of the release's microdata, and ``FOLDER/about.json`` says of what they are.
 
-    Parameters
-    ----------
-    base : Base or MicrodataBase
-    file : ReplicateFile
-        Of the same base.
-    folder : Path
-        Outside of the release: anyone can make these files of it.
-    stamps : sequence of str
-        Of the release.
+    - `file`: of the same base.
+    - `folder`: outside of the release: anyone can make these files of it.
+    - `stamps`: of the release.
     """
     run = _original(base).simulation.run
     frame = record_frame(run.product, run.frame)

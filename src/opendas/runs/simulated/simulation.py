@@ -25,13 +25,7 @@ from opendas.topdown.family_data import LevelRules
 
 
 def check_repeatable(run: Run) -> None:
-    """Refuse a tied product: repeated under one tie it would not vary with what it is tied to.
-
-    Raises
-    ------
-    ConfigError
-        Naming the other product.
-    """
+    """Refuse a tied product: repeated under one tie it would not vary with what it is tied to."""
     if run.product.tie is not None:
         raise ConfigError(
             f"{run.product.name} is tied to a release of {run.product.tie.product}, whose own error would be "
@@ -52,23 +46,11 @@ def _constraints(run: Run, counts: Histogram, tied: Histogram | None = None) -> 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Simulation:
-    """A run that can be repeated with other noise.
+    """A run that can be repeated with other noise."""
 
-    Parameters
-    ----------
-    run : Run
-        On its frame and spine.
-    counts : Histogram
-        Of the leaves, in the spine's order.
-    constraints : ConstraintTable
-        Bounds of the frame, and the invariants that `counts` have.
-    rules : tuple of LevelRules
-    model : TreeModel or None
-    """
-
-    run: Run
-    counts: Histogram
-    constraints: ConstraintTable
+    run: Run  # on its frame and spine
+    counts: Histogram  # of the leaves, in the spine's order
+    constraints: ConstraintTable  # bounds of the frame, and the invariants that `counts` have
     rules: tuple[LevelRules, ...] = field(repr=False)
     model: TreeModel | None = field(repr=False)
 
@@ -76,19 +58,11 @@ class Simulation:
     def of(cls, run: Run, histogram: Histogram) -> Self:
         """Prepare a run on counts.
 
-        Parameters
-        ----------
-        run : Run
-            On the frame of `histogram`.
-        histogram : Histogram
-            One row per leaf of the frame, in its order.
+        - `run`: on the frame of `histogram`.
+        - `histogram`: one row per leaf of the frame, in its order.
 
-        Raises
-        ------
-        EstimationError
-            If no table satisfies the constraints.
-        ConfigError
-            For a tied run: repeated alone it would not vary with the release that it is tied to.
+        Raises `EstimationError` if no table satisfies the constraints; `ConfigError` for a tied run: repeated
+        alone it would not vary with the release that it is tied to.
         """
         check_repeatable(run)
         counts = histogram.take(run.spine.leaf_order)
@@ -100,14 +74,9 @@ class Simulation:
     def of_tied(cls, run: Run, histogram: Histogram, tied: Histogram) -> Self:
         """Prepare a tied run on counts; not to be repeated under the same tie (:func:`check_repeatable`).
 
-        Parameters
-        ----------
-        run : Run
-            On the frame of `histogram`.
-        histogram : Histogram
-            One row per leaf of the frame, in its order.
-        tied : Histogram
-            Over the rows of the tie's query group, likewise: what the answer agrees with.
+        - `run`: on the frame of `histogram`.
+        - `histogram`: one row per leaf of the frame, in its order.
+        - `tied`: over the rows of the tie's query group, likewise: what the answer agrees with.
         """
         counts = histogram.take(run.spine.leaf_order)
         constraints = _constraints(run, counts, tied)
@@ -125,19 +94,9 @@ class Simulation:
     def estimate(self, seed: int, purpose: str, *bound: bytes, workers: int = 1) -> Histogram:
         """Measure with the noise of a seed, and estimate.
 
-        Parameters
-        ----------
-        seed : int
-        purpose : str
-            What the noise is for; with `bound` it decides which noise the seed gives.
-        *bound : bytes
-        workers : int
-            Processes.
-
-        Returns
-        -------
-        Histogram
-            One row per leaf of the frame, in its order.
+        - `purpose`: what the noise is for; with `bound` it decides which noise the seed gives.
+        - `workers`: processes.
+        - Returns: one row per leaf of the frame, in its order.
         """
         run, spine = self.run, self.run.spine
         key = RunKey.seeded(seed).derive(purpose, *bound)

@@ -33,13 +33,8 @@ needed: rounding and what is known from below only lessen it."""
 def misplaced_at_top(run: Run, records: float, draws: int = 1) -> float | None:
     """Return the share of records in a wrong cell of the topmost table, as tried; None where it is not known.
 
-    Parameters
-    ----------
-    run : Run
-    records : float
-        How many there are.
-    draws : int
-        Of the noise.
+    - `records`: how many there are.
+    - `draws`: of the noise.
     """
     from opendas.runs.simulated.trial import Trial  # runs of the census's products load no metrics
 
@@ -56,13 +51,9 @@ def sparse_warning(run: Run, records: float, *, with_plans: bool = True) -> str 
 
     Products of the census are not tried: their plans are those of production.
 
-    Parameters
-    ----------
-    run : Run
-    records : float
-        How many there are: a public number, or one that all neighbours share. Two digits of it are told.
-    with_plans : bool
-        Whether to look for plans that would do, which takes a trial each.
+    - `records`: how many there are: a public number, or one that all neighbours share. Two digits of it are
+      told.
+    - `with_plans`: whether to look for plans that would do, which takes a trial each.
     """
     records = float(f"{records:.2g}")
     if run.product.name in BUILT_IN_PRODUCTS or records <= 0 or _is_plain(run, records):

@@ -31,40 +31,21 @@ from opendas.schema.histogram import Histogram
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StartingCounts:
-    """Published counts, and how likely each of their records stays in its leaf.
+    """Published counts, and how likely each of their records stays in its leaf."""
 
-    Parameters
-    ----------
-    published : Histogram
-        Public counts, one row per leaf in the spine's order.
-    stays : float64 (e,)
-        Of each entry; 1 everywhere where nothing may move.
-    class_of_cell : int64 (n,)
-        Cells of one class are counted by the same bounds.
-    records : int64 (b, k)
-        Published records of each leaf and class.
-    parent : int64 (b,)
-    constraints : ConstraintTable
-    """
-
-    published: Histogram
-    stays: Floats
-    class_of_cell: Ints
-    records: Ints
-    parent: Ints
+    published: Histogram  # public counts, one row per leaf in the spine's order
+    stays: Floats  # float64 (e,). Of each entry; 1 everywhere where nothing may move.
+    class_of_cell: Ints  # int64 (n,). Cells of one class are counted by the same bounds.
+    records: Ints  # int64 (b, k). Published records of each leaf and class.
+    parent: Ints  # int64 (b,)
     constraints: ConstraintTable
 
     @classmethod
     def of(cls, published: Histogram, plan: MeasurementPlan, constraints: ConstraintTable) -> Self:
         """Prepare to draw starting counts.
 
-        Parameters
-        ----------
-        published : Histogram
-            Public counts, one row per leaf in the spine's order.
-        plan : MeasurementPlan
-        constraints : ConstraintTable
-            That the counts satisfy.
+        - `published`: public counts, one row per leaf in the spine's order.
+        - `constraints`: that the counts satisfy.
 
         Notes
         -----
@@ -146,14 +127,8 @@ def exchanged(
 ) -> Histogram:
     """Return starting counts of a tied product: records of one held sum change leaves within their parent.
 
-    Parameters
-    ----------
-    published : Histogram
-        Public counts, one row per leaf in the spine's order.
-    plan : MeasurementPlan
-    constraints : ConstraintTable
-        That the counts satisfy. Every sum that a leaf holds, those of the tie among them, stays.
-    rng : Generator
+    - `published`: public counts, one row per leaf in the spine's order.
+    - `constraints`: that the counts satisfy. Every sum that a leaf holds, those of the tie among them, stays.
 
     Notes
     -----
@@ -192,14 +167,10 @@ def with_sums(
     A leaf that has too many gives some by chance, to the next in order that has too few: where the sums of a
     range of leaves stay, so do its records.
 
-    Parameters
-    ----------
-    counts : Histogram
-        One row per leaf, in the order of geocodes.
-    row_of_cell : int (n,)
-    before, after : Histogram
-        Sums of the rows at each leaf: those of `counts`, and those wanted; each row has the same in all.
-    rng : Generator
+    - `counts`: one row per leaf, in the order of geocodes.
+    - `row_of_cell` (n,).
+    - `before`, `after`: sums of the rows at each leaf: those of `counts`, and those wanted; each row has the
+      same in all.
     """
     change = difference(after, before)
     key = _leaves(change) * np.int64(change.size) + change.cells

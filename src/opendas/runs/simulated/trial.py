@@ -38,20 +38,13 @@ FEWEST = 10
 
 @dataclass(frozen=True, slots=True)
 class TriedRow:
-    """Mean error of one query group over the geounits of a geolevel of the trial.
-
-    Parameters
-    ----------
-    geounits : int
-        In the part that was tried.
-    mean_abs_error : float
-        As in ``evaluate``: the absolute error summed over the rows of the query group, averaged over
-        geounits; here over draws of the noise, too.
-    """
+    """Mean error of one query group over the geounits of a geolevel of the trial."""
 
     geolevel: str
     query: str
-    geounits: int
+    geounits: int  # in the part that was tried
+    # As in ``evaluate``: the absolute error summed over the rows of the query group, averaged over geounits;
+    # here over draws of the noise, too.
     mean_abs_error: float
 
     def to_dict(self) -> dict[str, object]:
@@ -61,25 +54,15 @@ class TriedRow:
 
 @dataclass(frozen=True, slots=True)
 class UsualRow:
-    """What is usual at one geolevel of the trial.
-
-    Parameters
-    ----------
-    geounits : int
-        In the part that was tried.
-    records : float
-        Synthetic records of a geounit, on average.
-    within : int
-        Totals of 9 in 10 geounits are off by so much at most, over all draws; 0 where they are exact.
-    misplaced : float
-        Share of the records that are in another cell of their geounit than they should be: half of the
-        absolute errors of all cells, of all records.
-    """
+    """What is usual at one geolevel of the trial."""
 
     geolevel: str
-    geounits: int
-    records: float
+    geounits: int  # in the part that was tried
+    records: float  # synthetic records of a geounit, on average
+    # Totals of 9 in 10 geounits are off by so much at most, over all draws; 0 where they are exact.
     within: int
+    # Share of the records that are in another cell of their geounit than they should be: half of the absolute
+    # errors of all cells, of all records.
     misplaced: float
 
     def to_dict(self) -> dict[str, object]:
@@ -89,45 +72,26 @@ class UsualRow:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What a trial found.
-
-    Parameters
-    ----------
-    rows : tuple of TriedRow
-    usual : tuple of UsualRow
-        Top first.
-    """
+    """What a trial found."""
 
     rows: tuple[TriedRow, ...]
-    usual: tuple[UsualRow, ...]
+    usual: tuple[UsualRow, ...]  # top first
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """A part of a run's frame with synthetic counts, on which budgets can be tried.
+    """A part of a run's frame with synthetic counts, on which budgets can be tried."""
 
-    Parameters
-    ----------
-    simulation : Simulation
-        Of the run on the part.
-    counts : Histogram
-        Synthetic records, a row for each leaf of the part, in the frame's order.
-    """
-
-    simulation: Simulation
-    counts: Histogram
+    simulation: Simulation  # of the run on the part
+    counts: Histogram  # synthetic records, a row for each leaf of the part, in the frame's order
 
     @classmethod
     def of(cls, run: Run, records: float | None = None, *, at_top: bool = False) -> Trial | None:
         """Return the trial of a run; None where no small run can be made of its product.
 
-        Parameters
-        ----------
-        run : Run
-        records : float, optional
-            About how many records the whole frame has; by default as :func:`synthetic_counts` says.
-        at_top : bool
-            Only the topmost table matters: where there are many cells, few leaves share all the records.
+        - `records`: about how many records the whole frame has; by default as :func:`synthetic_counts` says.
+        - `at_top`: only the topmost table matters: where there are many cells, few leaves share all the
+          records.
         """
         if not timed(run.product):
             return None
@@ -185,21 +149,11 @@ def _leaves(run: Run, records: float | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class OtherEstimator:
-    """What a run would have of the other estimator, as tried on synthetic counts.
+    """What a run would have of the other estimator, as tried on synthetic counts."""
 
-    Parameters
-    ----------
-    estimator : str
-        ``informed`` for a run with ``topdown``, and the other way round.
-    change : mapping of str to float
-        By geolevel, the change of the records in a wrong cell: -0.14 is 14 % fewer.
-    times : float
-        Processor time of a draw, relative to the run's own estimator.
-    """
-
-    estimator: str
-    change: Mapping[str, float]
-    times: float
+    estimator: str  # ``informed`` for a run with ``topdown``, and the other way round
+    change: Mapping[str, float]  # by geolevel, the change of the records in a wrong cell: -0.14 is 14 % fewer
+    times: float  # processor time of a draw, relative to the run's own estimator
 
     def to_dict(self) -> dict[str, object]:
         """Return the findings for JSON."""
@@ -209,18 +163,10 @@ class OtherEstimator:
 def other_estimator(run: Run, records: float | None = None) -> OtherEstimator | str | None:
     """Try a run of the user's own product with the other estimator.
 
-    Parameters
-    ----------
-    run : Run
-        Products of the census have their estimator from production: None. Tables of more than
-        :data:`MANY_CELLS` cells would take minutes: they are not tried.
-    records : float, optional
-        As for :meth:`Trial.of`.
-
-    Returns
-    -------
-    OtherEstimator, or str
-        Why it was not tried.
+    - `run`: products of the census have their estimator from production: None. Tables of more than
+      :data:`MANY_CELLS` cells would take minutes: they are not tried.
+    - `records`: as for :meth:`Trial.of`.
+    - Returns: why it was not tried.
     """
     other = {TOPDOWN: INFORMED, INFORMED: TOPDOWN}.get(run.resolved.estimator)
     product, written = run.product, run.resolved.run_file

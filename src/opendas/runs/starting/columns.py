@@ -58,22 +58,13 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Column:
-    """A column with what it seems to be.
-
-    Parameters
-    ----------
-    name : str
-    role : Role
-    values : tuple of str
-        Different values in order of appearance, "1.0" written as "1"; the empty text where a field is empty.
-    of_row : int64 (rows,)
-        Place of each row's value among `values`.
-    """
+    """A column with what it seems to be."""
 
     name: str
     role: Role
+    # Different values in order of appearance, "1.0" written as "1"; the empty text where a field is empty.
     values: tuple[str, ...]
-    of_row: Ints
+    of_row: Ints  # int64 (rows,). Place of each row's value among `values`.
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -144,10 +135,7 @@ class Column:
 def look_at(name: str, column: pa.ChunkedArray) -> Column:
     """Look at one column, given as text.
 
-    Parameters
-    ----------
-    name : str
-    column : ChunkedArray of string
+    `column`, ChunkedArray of string.
     """
     encoded = pc.fill_null(column, "").combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
@@ -212,12 +200,8 @@ _SKEWED = 20.0
 def proposed_bins(name: str, numbers: Sequence[float]) -> tuple[float, ...]:
     """Propose where classes of numbers begin: age groups, else round numbers.
 
-    Parameters
-    ----------
-    name : str
-        Of the column.
-    numbers : sequence of float
-        Its different values.
+    - `name`: of the column.
+    - `numbers`: its different values.
 
     Examples
     --------

@@ -37,26 +37,15 @@ _LARGEST_DELTA = Fraction(1, 10**6)
 
 @dataclass(frozen=True, slots=True)
 class FoundDomain:
-    """What a discovery found: private, and hence fit to be shown.
+    """What a discovery found: private, and hence fit to be shown."""
 
-    Parameters
-    ----------
-    columns : TableGuess
-        With the labels that were found, and ``other``, as levels of each attribute.
-    leaves : tuple of tuple of str
-        A row a leaf, ascending by leaf: the codes of the levels above, top first, and the leaf's. Those of
-        :func:`opendas.readers.counting.others.other_leaf` included.
-    least : int
-        A value of so many records is found with a probability of 90 % at least.
-    ledger : Path
-        Where the act stands.
-    """
-
-    columns: TableGuess
+    columns: TableGuess  # with the labels that were found, and ``other``, as levels of each attribute
+    # A row a leaf, ascending by leaf: the codes of the levels above, top first, and the leaf's. Those of
+    # :func:`opendas.readers.counting.others.other_leaf` included.
     leaves: tuple[tuple[str, ...], ...]
     discovery: Discovery
-    least: int
-    ledger: Path
+    least: int  # a value of so many records is found with a probability of 90 % at least
+    ledger: Path  # where the act stands
 
 
 def discover_domain(
@@ -72,31 +61,16 @@ def discover_domain(
 ) -> FoundDomain:
     """Find labels, leaves and hierarchy of a table privately: one act, charged before it draws.
 
-    Parameters
-    ----------
-    path : Path
-        CSV or Parquet.
-    columns : TableGuess
-        What each column is, declared.
-    name : str
-        Of the product, for the ledger.
-    protected_unit : str
-        What one row is.
-    rho, delta : Fraction
-        The loss of the act, where one record is replaced.
-    own_ledger : Path
-        Where the act is entered if the data set has no book; made if it is not there.
-    book : Path, optional
-        The book of the data set; by default the one that knows the file, if there is one.
+    - `path`: CSV or Parquet.
+    - `columns`: what each column is, declared.
+    - `name`: of the product, for the ledger.
+    - `protected_unit`: what one row is.
+    - `rho`, `delta`: the loss of the act, where one record is replaced.
+    - `own_ledger`: where the act is entered if the data set has no book; made if it is not there.
+    - `book`: the book of the data set; by default the one that knows the file, if there is one.
 
-    Raises
-    ------
-    ConfigError
-        If rho or delta are out of range, or `book` is no book.
-    DataError
-        If the table cannot be read.
-    PrivacyError
-        If the ledger refuses the act: then nothing was drawn.
+    Raises `ConfigError` if rho or delta are out of range, or `book` is no book; `DataError` if the table
+    cannot be read; `PrivacyError` if the ledger refuses the act: then nothing was drawn.
     """
     if delta > _LARGEST_DELTA:
         raise ConfigError(
@@ -186,12 +160,8 @@ def _leaves(paths: Sequence[Mapping[Value, int]], levels: Sequence[str]) -> tupl
 
     A code has one place: that of the largest noisy count. Units above what was found are found.
 
-    Parameters
-    ----------
-    paths : sequence of mapping of path to noisy count
-        Paths down to each level, top first, the leaf last.
-    levels : sequence of str
-        Names of the levels above the leaf.
+    - `paths`, sequence of mapping of path to noisy count: paths down to each level, top first, the leaf last.
+    - `levels`: names of the levels above the leaf.
     """
     kept: list[dict[str, Value]] = []
     for depth, own in enumerate(paths):

@@ -50,67 +50,34 @@ _PROPOSED_CELLS = (200, 2_000, 20_000)
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What is said of a table beforehand; the rest is guessed.
+    """What is said of a table beforehand; the rest is guessed."""
 
-    Parameters
-    ----------
-    geography : sequence of str or None
-        Columns with codes of places, top first, the leaf last.
-    attributes : sequence of str or None
-    count : str or None
-        Column with the number of records of a row.
-    """
-
-    geography: Sequence[str] | None = None
+    geography: Sequence[str] | None = None  # columns with codes of places, top first, the leaf last
     attributes: Sequence[str] | None = None
-    count: str | None = None
+    count: str | None = None  # column with the number of records of a row
 
 
 @dataclass(frozen=True, slots=True)
 class TableGuess:
-    """What a table seems to be.
-
-    Parameters
-    ----------
-    file : str
-    reader : str
-        ``records`` or ``histogram``.
-    geocode : str
-        Column with the leaf.
-    count : str or None
-        Column with the number of records, for ``histogram``.
-    attributes : mapping of attribute to level labels
-    columns : mapping of attribute to column
-    levels : tuple of (name, prefix or None, column or None)
-        Top first, the leaf last.
-    left_out : mapping of column to str
-        Columns that were not taken, and why.
-    unit_id : str or None
-        Column that seems to say whose a record is, where some have several.
-    bins : mapping of attribute to numbers
-        Where the levels of an attribute begin whose column holds numbers.
-    other : mapping of attribute to label
-        The level of empty fields, where there are some.
-    rows, leaves : int
-        0 where the table was not read.
-    unsure : tuple of str
-        What the names did not say, and anyone who asked should look at.
-    """
+    """What a table seems to be."""
 
     file: str
-    reader: str
-    geocode: str
-    count: str | None
-    attributes: Mapping[str, tuple[str, ...]]
-    columns: Mapping[str, str]
+    reader: str  # ``records`` or ``histogram``
+    geocode: str  # column with the leaf
+    count: str | None  # column with the number of records, for ``histogram``
+    attributes: Mapping[str, tuple[str, ...]]  # level labels, by attribute
+    columns: Mapping[str, str]  # column of each attribute
+    # (name, prefix or None, column or None) of each geolevel, top first, the leaf last.
     levels: tuple[tuple[str, int | None, str | None], ...]
-    left_out: Mapping[str, str]
-    unit_id: str | None = None
+    left_out: Mapping[str, str]  # columns that were not taken, and why
+    unit_id: str | None = None  # column that seems to say whose a record is, where some have several
+    # Where the levels of an attribute begin whose column holds numbers.
     bins: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    # By attribute: label of the level of empty fields, where there are some.
     other: Mapping[str, str] = field(default_factory=dict)
-    rows: int = 0
+    rows: int = 0  # 0 where the table was not read; `leaves` likewise
     leaves: int = 0
-    unsure: tuple[str, ...] = ()
+    unsure: tuple[str, ...] = ()  # what the names did not say, and anyone who asked should look at
 
     @property
     def ignored(self) -> tuple[str, ...]:
@@ -153,12 +120,7 @@ class TableGuess:
 def columns_of(path: Path) -> dict[str, Column]:
     """Read a CSV or Parquet table and say what each of its columns seems to be.
 
-    Raises
-    ------
-    ConfigError
-        If there is no such file.
-    FormatError
-        If it is no table.
+    Raises `ConfigError` if there is no such file; `FormatError` if it is no table.
     """
     table = _read(path)
     return {name: look_at(name, table.column(name)) for name in table.column_names}
@@ -167,24 +129,11 @@ def columns_of(path: Path) -> dict[str, Column]:
 def guess_table(path: Path, declared: Declared | None = None) -> TableGuess:
     """Guess what a CSV or Parquet table holds.
 
-    Parameters
-    ----------
-    path : Path
-    declared : Declared, optional
-        What is known already.
+    `declared`: what is known already.
 
-    Returns
-    -------
-    TableGuess
-
-    Raises
-    ------
-    ConfigError
-        If there is no such file, no column that could say where a record belongs, none that could be an
-        attribute, or if the attributes have more combinations than can be counted; or if the table has a
-        column for each count.
-    FormatError
-        If it is no table.
+    Raises `ConfigError` if there is no such file, no column that could say where a record belongs, none that
+    could be an attribute, or if the attributes have more combinations than can be counted; or if the table
+    has a column for each count; `FormatError` if it is no table.
     """
     declared = declared or Declared()
     columns = columns_of(path)
@@ -273,10 +222,7 @@ def _melt_first(path: Path, wide: WideTable) -> str:
 def _geocode(columns: Mapping[str, Column], declared: Declared) -> tuple[str, tuple[str, ...]]:
     """Choose the leaf by name, else by the form of codes; an identifier of rows or persons never is it.
 
-    Returns
-    -------
-    (str, tuple of str)
-        The column, and what is not sure of it.
+    Returns the column, and what is not sure of it.
     """
     if declared.geography:
         return declared.geography[-1], ()
@@ -406,13 +352,7 @@ def _unit_id(columns: Mapping[str, Column], count: str | None) -> str | None:
 
 
 def _checked(path: Path, guess: TableGuess) -> TableGuess:
-    """Return a guess that can be counted.
-
-    Raises
-    ------
-    ConfigError
-        With choices of attributes that can, if this one cannot.
-    """
+    """Return a guess that can be counted."""
     if guess.cells <= MOST_CELLS:
         return guess
     choices = "\n".join(
@@ -448,21 +388,11 @@ def declared_table(
 ) -> TableGuess:
     """Return what a table is by declaration: of the table itself, only the header is read.
 
-    Parameters
-    ----------
-    geography : sequence of str
-        Columns with codes of places, top first, the leaf last.
-    attributes : sequence of str
-        Columns with attributes; their labels are left open.
-    count : str, optional
-        Column with the number of records of a row.
+    - `geography`: columns with codes of places, top first, the leaf last.
+    - `attributes`: columns with attributes; their labels are left open.
+    - `count`: column with the number of records of a row.
 
-    Raises
-    ------
-    ConfigError
-        If a column is missing, or named twice.
-    FormatError
-        If it is no table.
+    Raises `ConfigError` if a column is missing, or named twice; `FormatError` if it is no table.
     """
     if not path.is_file():
         raise ConfigError(f"{path}: no such file.")

@@ -17,10 +17,7 @@ from opendas.schema.provenance import Discovery
 def pl94_run_files(state: str, year: int) -> tuple[str, str, dict[str, str]]:
     """Return postal code, address of the input, and run files by name for a state's redistricting file.
 
-    Raises
-    ------
-    ConfigError
-        If there is no such state, or no file of that year.
+    Raises `ConfigError` if there is no such state, or no file of that year.
     """
     found = find_state(state)
     postal = found.postal.lower()
@@ -31,13 +28,8 @@ def pl94_run_files(state: str, year: int) -> tuple[str, str, dict[str, str]]:
 def pl94_run_file(state: State, year: int, kind: str) -> str:
     """Return a run file for a state's official redistricting file.
 
-    Parameters
-    ----------
-    state : State
-    year : int
-        2010 or 2020.
-    kind : str
-        ``persons`` or ``units``.
+    - `year`: 2010 or 2020.
+    - `kind`: ``persons`` or ``units``.
     """
     postal = state.postal.lower()
     out = f"{postal}{year}"
@@ -155,14 +147,9 @@ def table_product_file(
 ) -> str:
     """Return a product file for a table of the user's own.
 
-    Parameters
-    ----------
-    name : str
-        Of the product.
-    discovery : Discovery, optional
-        The act that found the labels; without it they were read from the records.
-    protected_unit : str
-        What one row is.
+    - `name`: of the product.
+    - `discovery`: the act that found the labels; without it they were read from the records.
+    - `protected_unit`: what one row is.
     """
     attributes = "\n".join(f"{toml_key(a)} = {toml_value(levels)}" for a, levels in guess.attributes.items())
     single = list(guess.attributes) if len(guess.attributes) > 1 else []
@@ -250,12 +237,10 @@ def table_run_file(
 ) -> str:
     """Return a run file for a table of the user's own.
 
-    Parameters
-    ----------
-    product_file, data_path, frame_file : str
-        As seen from the run file's folder; the last is the list of leaves, where they were discovered.
-    discovery : Discovery, optional
-        The act that found labels, leaves and hierarchy; without it they were read from the records.
+    - `product_file`, `data_path`, `frame_file`: as seen from the run file's folder; the last is the list of
+      leaves, where they were discovered.
+    - `discovery`: the act that found labels, leaves and hierarchy; without it they were read from the
+      records.
     """
     count = f"count   = {toml_text(guess.count)}\n" if guess.count is not None else ""
     ignored = "".join(f"\n#   {name}: {why}" for name, why in guess.left_out.items()) or " none"
@@ -298,10 +283,7 @@ geolevels = {toml_value(_even(guess.level_names))}
 def frame_file(table: TableGuess, leaves: Sequence[Sequence[str]]) -> str:
     """Return a list of leaves as CSV: a column for each level above, and the geocode.
 
-    Parameters
-    ----------
-    leaves : sequence of sequence of str
-        The codes of each leaf's levels, top first, the leaf last.
+    `leaves`: the codes of each leaf's levels, top first, the leaf last.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -30,34 +30,20 @@ _NO_COUNT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class WideTable:
-    """A table with one row a place and a column for each count.
-
-    Parameters
-    ----------
-    geocode : str
-    counts : tuple of str
-        All columns of counts.
-    totals : tuple of str
-        Those that are sums of their neighbours in every row.
-    parts : tuple of str
-        The others: every record is in one of them. Empty where they are several breakdowns.
-    example : str
-        One breakdown, as ``FIRST..LAST``.
-    """
+    """A table with one row a place and a column for each count."""
 
     geocode: str
-    counts: tuple[str, ...]
-    totals: tuple[str, ...]
+    counts: tuple[str, ...]  # all columns of counts
+    totals: tuple[str, ...]  # those that are sums of their neighbours in every row
+    # The others: every record is in one of them. Empty where they are several breakdowns.
     parts: tuple[str, ...]
-    example: str
+    example: str  # one breakdown, as ``FIRST..LAST``
 
 
 def wide_table(columns: Mapping[str, Column]) -> WideTable | None:
     """Recognise a wide table; None where it is long.
 
-    Parameters
-    ----------
-    columns : mapping of name to Column
+    `columns`, name -> Column.
     """
     key = _key(columns)
     if key is None:
@@ -151,43 +137,21 @@ def _breakdown(columns: Mapping[str, Column], counts: Sequence[str], totals: set
 
 @dataclass(frozen=True, slots=True)
 class LongTable:
-    """What became of a wide table.
-
-    Parameters
-    ----------
-    geocode : str
-    above : tuple of str
-        Columns of places above it, top first.
-    labels, totals : tuple of str
-        Columns that became labels, and those that were left out as sums of others.
-    """
+    """What became of a wide table."""
 
     geocode: str
-    above: tuple[str, ...]
-    labels: tuple[str, ...]
-    totals: tuple[str, ...]
+    above: tuple[str, ...]  # columns of places above it, top first
+    labels: tuple[str, ...]  # columns that became labels
+    totals: tuple[str, ...]  # columns that were left out as sums of others
 
 
 def melt(columns: Mapping[str, Column], wanted: str, to: Path) -> LongTable:
     """Write a wide table as a long one: a row for each place and column, the counts of 0 included.
 
-    Parameters
-    ----------
-    columns : mapping of name to Column
-    wanted : str
-        ``all``, or columns separated by commas, ``FIRST..LAST`` for all from one to another; sums of others
-        among them are left out.
-    to : Path
-        CSV file, for its owner alone; it is as confidential as the table.
-
-    Returns
-    -------
-    LongTable
-
-    Raises
-    ------
-    ConfigError
-        If this is no wide table, or the columns are no counts or several breakdowns of the same records.
+    - `columns`, name -> Column.
+    - `wanted`: ``all``, or columns separated by commas, ``FIRST..LAST`` for all from one to another; sums of
+      others among them are left out.
+    - `to`: CSV file, for its owner alone; it is as confidential as the table.
     """
     wide = wide_table(columns)
     if wide is None:

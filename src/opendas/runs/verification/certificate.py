@@ -55,11 +55,7 @@ BELIEVED = {
 def facts_again(certified: RunFacts, released: ReleasedProduct) -> RunFacts:
     """Return what a run says of itself, from its release.
 
-    Parameters
-    ----------
-    certified : RunFacts
-        Of which what is not computed here is taken.
-    released : ReleasedProduct
+    `certified`: of which what is not computed here is taken.
     """
     run = released_run(released)
     held = {invariant.name for invariant in run.product.invariants}

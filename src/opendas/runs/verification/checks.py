@@ -33,28 +33,14 @@ def verify_again(
 ) -> tuple[Check, ...]:
     """Check a release from its own files.
 
-    Parameters
-    ----------
-    release : Path
-        The folder ``release/``, or a copy of it.
-    allow_seeded : bool
-        Accept a run that is stamped NOT FOR RELEASE.
-    allow_domain_from_records : bool
-        Accept a run that is stamped DOMAIN FROM RECORDS.
-    rederive : bool
-        Estimate again from the measurements, and compare record for record.
-    signed_by : PublicKey, optional
-        Whose signature must be there.
-    tied : Path, optional
-        ``release/`` that this one is tied to: replicates of a tied run are drawn again with it.
-    workers : int, optional
-        Processes that estimate.
-    progress : callable(stage, done, total), optional
-
-    Returns
-    -------
-    tuple of Check
-        In a fixed order; the release passes if all are ok.
+    - `release`: the folder ``release/``, or a copy of it.
+    - `allow_seeded`: accept a run that is stamped NOT FOR RELEASE.
+    - `allow_domain_from_records`: accept a run that is stamped DOMAIN FROM RECORDS.
+    - `rederive`: estimate again from the measurements, and compare record for record.
+    - `signed_by`: whose signature must be there.
+    - `tied`: ``release/`` that this one is tied to: replicates of a tied run are drawn again with it.
+    - `workers`: processes that estimate.
+    - Returns: in a fixed order; the release passes if all are ok.
     """
     checks = verify_release(
         release, allow_seeded=allow_seeded, allow_domain_from_records=allow_domain_from_records

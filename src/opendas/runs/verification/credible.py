@@ -82,26 +82,12 @@ def credible_intervals(
 ) -> pa.Table:
     """Return credible intervals of a query in sets of leaves.
 
-    Parameters
-    ----------
-    query : str
-        A published table or a query group.
-    level : Fraction
-        Strictly between 0 and 1.
-    workers : int, optional
-        Processes that estimate again.
-
-    Returns
-    -------
-    pyarrow.Table
-        :data:`~opendas.tables.interval_tables.INTERVAL_SCHEMA`: estimate and variance are those of the
-        posterior, law is ``posterior``. Without an interval where an area has people in a family that kept
-        least squares.
-
-    Raises
-    ------
-    ConfigError
-        If there is no release, or it was made by another estimator.
+    - `query`: a published table or a query group.
+    - `level`: strictly between 0 and 1.
+    - `workers`: processes that estimate again.
+    - Returns: pyarrow.Table: :data:`~opendas.tables.interval_tables.INTERVAL_SCHEMA`: estimate and variance
+      are those of the posterior, law is ``posterior``. Without an interval where an area has people in a
+      family that kept least squares.
     """
     released = measured.released
     if released is None:

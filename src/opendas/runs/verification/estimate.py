@@ -69,24 +69,9 @@ def check_estimate_again(
 ) -> str:
     """Estimate again from the released measurements; every leaf must have the released counts.
 
-    Parameters
-    ----------
-    certified : mapping
-        What the certificate says of the run.
-    released : ReleasedProduct
-    workers : int, optional
-        Processes; by default as a run has.
-    progress : callable(stage, done, total), optional
-
-    Returns
-    -------
-    str
-        What was found.
-
-    Raises
-    ------
-    CheckFailed
-        If a count differs, naming the first leaf that does; or if the release holds too few measurements.
+    - `certified`: what the certificate says of the run.
+    - `workers`: processes; by default as a run has.
+    - Returns: what was found.
     """
     run = released_run(released)
     if run.resolved.estimator in WHOLE_TREE and certified["measurements"] != "full":
@@ -157,17 +142,9 @@ def estimate_again(
 ) -> Estimation:
     """Estimate a run from the measurements, constraints and spine of a release.
 
-    Parameters
-    ----------
-    run : Run
-        As :func:`opendas.runs.verification.plan.released_run` returns it.
-    released : ReleasedProduct
-    folder : Path
-        For results of tasks: noisy and estimated values, public as the release itself.
-    workers : int, optional
-    progress : callable(stage, done, total), optional
-    fits : Estimator, optional
-        In place of the run's, with the same answers.
+    - `run`: as :func:`opendas.runs.verification.plan.released_run` returns it.
+    - `folder`: for results of tasks: noisy and estimated values, public as the release itself.
+    - `fits`: in place of the run's, with the same answers.
     """
     constraints = read_constraint_table(released.measurements / "constraints.parquet", run.product, run.spine)
     source = FileSource(measured_levels(run.plan), released.measurements.absolute())

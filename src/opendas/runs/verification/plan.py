@@ -9,18 +9,7 @@ from opendas.runs.run import Run
 
 
 def released_run(released: ReleasedProduct) -> Run:
-    """Return the run that a release describes, on its frame and spine.
-
-    Parameters
-    ----------
-    released : ReleasedProduct
-
-    Raises
-    ------
-    FormatError
-        If ``run/<product>.toml`` is missing, is not of the frame's product, or says more or less than the
-        plan that is read from it: writing that plan again must give the same text.
-    """
+    """Return the run that a release describes, on its frame and spine."""
     path = released.release / "run" / f"{released.name}.toml"
     try:
         text = path.read_text(encoding="utf-8")
