@@ -50,16 +50,8 @@ def _say(message: str) -> None:
 def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    Parameters
-    ----------
-    command : click.Command
-    arguments : sequence of str, optional
-        Without the program's name; by default those of the process.
-
-    Returns
-    -------
-    int
-        As listed by ``opendas --help``.
+    - `arguments`: without the program's name; by default those of the process.
+    - Returns: as listed by ``opendas --help``.
     """
     context: dict[str, Path] = {}
     try:

@@ -144,12 +144,8 @@ def open_signing_key(key: Path | None, passphrase_file: Path | None) -> Callable
 
     The key is opened now: a wrong passphrase is better known before a run than after it.
 
-    Raises
-    ------
-    click.UsageError
-        If the key is encrypted, and there is neither a passphrase nor a terminal to ask on.
-    PrivacyError
-        If it does not open.
+    Raises `click.UsageError` if the key is encrypted, and there is neither a passphrase nor a terminal to ask
+    on; `PrivacyError` if it does not open.
     """
     if key is None:
         if passphrase_file is not None:
@@ -193,12 +189,8 @@ def new_passphrase(file: Path | None, ask: bool, name: str) -> Passphrase | None
 def given_passphrase(file: Path | None, ask: bool, out: Path, product: str) -> Passphrase | None:
     """Return the passphrase that the options name, after a trial on a key that is there already.
 
-    Raises
-    ------
-    click.UsageError
-        For both options together.
-    PrivacyError
-        If others can read the file, or the passphrase does not open the key of the run to be resumed.
+    Raises `click.UsageError` for both options together; `PrivacyError` if others can read the file, or the
+    passphrase does not open the key of the run to be resumed.
     """
     if file is None and not ask:
         return None
@@ -254,12 +246,7 @@ def engine_options(function: _F) -> _F:
 
 
 def check_engine(engine: str, master: str | None) -> None:
-    """Refuse a master that nobody would go to.
-
-    Raises
-    ------
-    click.UsageError
-    """
+    """Refuse a master that nobody would go to."""
     if master is not None and engine != "spark":
         raise click.UsageError("--master goes with --engine spark.")
 

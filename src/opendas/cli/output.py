@@ -76,11 +76,7 @@ def _cell(value: Any) -> str:
 def text_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
     """Return rows as aligned text: numbers to the right, words to the left.
 
-    Parameters
-    ----------
-    rows : sequence of mapping
-    columns : sequence of str, optional
-        Which, in which order; by default those of the first row.
+    `columns`: which, in which order; by default those of the first row.
     """
     if not rows:
         return "(nothing)"
@@ -158,12 +154,8 @@ class Progress:
     Time left is that of the stage, by its own speed. In a ``with`` statement a part that takes long is told
     too: every ten seconds, by a thread of its own.
 
-    Parameters
-    ----------
-    stream : text stream, optional
-        Standard error by default.
-    clock : callable, optional
-        Seconds, growing.
+    - `stream`, text stream: standard error by default.
+    - `clock`: seconds, growing.
     """
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:

@@ -105,14 +105,9 @@ def _measured(
 ) -> tuple[Path, str, *tuple[str, ...]]:
     """Carry out an act that reads the input; return its folder, its product, and that one's companion.
 
-    Parameters
-    ----------
-    act : callable
-        :func:`opendas.release` or :func:`opendas.measure`.
-    options : dict
-        Of the command line; what is no keyword of `act` is taken out.
-    result : str
-        Begins the sentence that says what noise from a seed is not for.
+    - `act`: :func:`opendas.release` or :func:`opendas.measure`.
+    - `options`: of the command line; what is no keyword of `act` is taken out.
+    - `result`: begins the sentence that says what noise from a seed is not for.
     """
     import opendas
 
@@ -140,13 +135,7 @@ def _measured(
 
 
 def _ask_about_runs_beside(run: Run, run_file: Path, out: Path) -> None:
-    """Ask before a first run in `out` spends budget on files that a run in a folder beside it read already.
-
-    Raises
-    ------
-    PrivacyError
-        If the answer is no. Where nobody can be asked, the command says so and goes on.
-    """
+    """Ask before a first run in `out` spends budget on files that a run in a folder beside it has read."""
     from opendas.runs.act import left_out, runs_beside
 
     product = run.product.name
@@ -505,10 +494,7 @@ def run_answer(out: Path, product: str, seconds: float) -> dict[str, Any]:
 
     Where its product has a companion, the answer holds that one's too.
 
-    Raises
-    ------
-    FormatError
-        If the certificate is damaged.
+    Raises `FormatError` if the certificate is damaged.
     """
     from opendas.runs.finished_release import Release
 

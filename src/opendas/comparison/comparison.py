@@ -54,14 +54,7 @@ _VALUES_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Figures:
-    """A table at a geolevel, from all sources.
-
-    Parameters
-    ----------
-    values : int64 (s, g, t)
-    margins : tuple of (int64 (g, t), int8 (g, t)), one per source, or None
-        Margin, and the number in :attr:`KINDS` of what it is from.
-    """
+    """A table at a geolevel, from all sources."""
 
     KINDS = ("", REPLICATES, MEASUREMENT, FRAME)
 
@@ -70,7 +63,8 @@ class Figures:
     names: tuple[str, ...]
     table: Table
     labels: tuple[str, ...]
-    values: Ints
+    values: Ints  # int64 (s, g, t)
+    # One per source: margin, int64 (g, t), and what it is from, int8 (g, t), as a place in :attr:`KINDS`.
     margins: tuple[tuple[Ints, Ints] | None, ...]
 
 

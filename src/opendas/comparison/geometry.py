@@ -35,22 +35,14 @@ Shapes = dict[str, dict[bytes, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Shapes on the grid.
-
-    Parameters
-    ----------
-    width, height : int
-        Of the grid.
-    areas : mapping of geolevel to a list of shapes, one per geounit
-        A shape is a list of rings, a ring its first corner and the steps to the others, flat; None where a
-        geounit has none.
-    points : mapping of geolevel to a list of [x, y] or None
-    """
+    """Shapes on the grid."""
 
     width: int
     height: int
+    # By geolevel, the shape of each geounit: a list of rings, a ring its first corner and the steps to the
+    # others, flat; None where a geounit has none.
     areas: Mapping[str, list[list[list[int]] | None]]
-    points: Mapping[str, list[list[int] | None]]
+    points: Mapping[str, list[list[int] | None]]  # by geolevel, [x, y] or None of each geounit
 
 
 def read_shapes(paths: Sequence[Path], units: Mapping[str, Grouping]) -> Shapes:
@@ -58,22 +50,12 @@ def read_shapes(paths: Sequence[Path], units: Mapping[str, Grouping]) -> Shapes:
 
     Which column holds the codes, and of which geolevel, is found by comparing with the codes of the geounits.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-    units : mapping of geolevel to Grouping
+    - `units`, geolevel -> Grouping.
+    - Returns: dict of geolevel to dict of code to shape: in degrees. A geolevel without shapes of its own has
+      those of a lower one, joined.
 
-    Returns
-    -------
-    dict of geolevel to dict of code to shape
-        In degrees. A geolevel without shapes of its own has those of a lower one, joined.
-
-    Raises
-    ------
-    ConfigError, EnvironmentFailure, FormatError
-        As :func:`opendas.files.shapes.shape_layers`.
-    DataError
-        If no column of a file holds codes of the geounits.
+    Raises `ConfigError, EnvironmentFailure, FormatError` as :func:`opendas.files.shapes.shape_layers`;
+    `DataError` if no column of a file holds codes of the geounits.
     """
     shapes: Shapes = {}
     for path in paths:

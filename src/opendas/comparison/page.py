@@ -63,22 +63,11 @@ def geolevel_words(name: str) -> str:
 def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes:
     """Write the page.
 
-    Parameters
-    ----------
-    comparison : Comparison
-    geometry : sequence of Path
-        Shapes of geounits, at any geolevel. Without them areas are points, where an official redistricting
-        file that says where they lie is among the sources.
+    - `geometry`: shapes of geounits, at any geolevel. Without them areas are points, where an official
+      redistricting file that says where they lie is among the sources.
+    - Returns: UTF-8; the same for the same content.
 
-    Returns
-    -------
-    bytes
-        UTF-8; the same for the same content.
-
-    Raises
-    ------
-    EnvironmentFailure, FormatError, DataError
-        As :func:`opendas.comparison.geometry.read_shapes`.
+    Raises `EnvironmentFailure, FormatError, DataError` as :func:`opendas.comparison.geometry.read_shapes`.
     """
     official = comparison.official
     views, notes, spent = [], [], 0

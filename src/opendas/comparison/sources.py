@@ -42,51 +42,28 @@ NO_GUARANTEE = "NO FORMAL GUARANTEE"
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Counts:
-    """One product of a source.
-
-    Parameters
-    ----------
-    reader : str
-        What the input was read with, as run files name it; empty where that is not known.
-    released : ReleasedProduct or None
-        Where the counts are those of a release, which may know their margins.
-    """
+    """One product of a source."""
 
     product: Product
     frame: Frame
     estimate: Histogram
-    reader: str = ""
+    reader: str = ""  # what the input was read with, as run files name it; empty where that is not known
+    # Where the counts are those of a release, which may know their margins.
     released: ReleasedProduct | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Source:
-    """Something that counts the same places as others do.
+    """Something that counts the same places as others do."""
 
-    Parameters
-    ----------
-    name : str
-        Of the file or folder; never its whole path.
-    kind : str
-        ``release``, ``swapped microdata``, ``official file``, ``microdata`` or ``truth``.
-    counts : tuple of Counts
-    stamps : tuple of str
-        What must be said wherever its counts are shown.
-    path : Path or None
-        None for the truth.
-    header : callable or None
-        Returns the official areas that it comes with: their names, and where they lie.
-    certified : bool
-        A release with a certificate, hence with an account.
-    """
-
-    name: str
-    kind: str
+    name: str  # of the file or folder; never its whole path
+    kind: str  # ``release``, ``swapped microdata``, ``official file``, ``microdata`` or ``truth``
     counts: tuple[Counts, ...]
-    stamps: tuple[str, ...] = ()
-    path: Path | None = None
+    stamps: tuple[str, ...] = ()  # what must be said wherever its counts are shown
+    path: Path | None = None  # None for the truth
+    # Returns the official areas that it comes with: their names, and where they lie.
     header: Callable[[], OfficialAreas | None] | None = None
-    certified: bool = False
+    certified: bool = False  # a release with a certificate, hence with an account
 
     @property
     def vintage(self) -> str | None:
@@ -121,19 +98,11 @@ class Source:
 def open_source(path: Path) -> Source:
     """Open a release, an official redistricting file, or microdata of its layout.
 
-    Parameters
-    ----------
-    path : Path
-        Output folder or ``release/`` in it; official zip file of 2010 or 2020; file, zip or folder of
-        microdata (our own, PPMF, MDF of the redistricting files or the DHC): leaves are those with records.
-        Microdata may stand at an address.
+    `path`: output folder or ``release/`` in it; official zip file of 2010 or 2020; file, zip or folder of
+    microdata (our own, PPMF, MDF of the redistricting files or the DHC): leaves are those with records.
+    Microdata may stand at an address.
 
-    Raises
-    ------
-    ConfigError
-        If it is none of these.
-    DataError
-        With what is wrong in a file.
+    Raises `ConfigError` if it is none of these; `DataError` with what is wrong in a file.
     """
     place = located(path)
     if isinstance(place, RemotePath):
@@ -214,25 +183,13 @@ def truth_source(spec: ReaderSpec, data: InputData) -> Source:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Common:
-    """The counts of one product that all sources have, on one frame.
-
-    Parameters
-    ----------
-    counts : tuple of Counts
-        As the sources hold them.
-    frame : Frame
-        Every leaf that one of them has. One that another lacks is empty there.
-    estimates : tuple of Histogram
-        Over these leaves.
-    shared : bool (l,)
-        Leaves in geounits that every source covers.
-    """
+    """The counts of one product that all sources have, on one frame."""
 
     product: Product
-    counts: tuple[Counts, ...]
-    frame: Frame
-    estimates: tuple[Histogram, ...]
-    shared: Bools
+    counts: tuple[Counts, ...]  # as the sources hold them
+    frame: Frame  # every leaf that one of them has. One that another lacks is empty there.
+    estimates: tuple[Histogram, ...]  # over these leaves
+    shared: Bools  # bool (l,). Leaves in geounits that every source covers.
 
     def grouping(self, geolevel: str) -> Grouping:
         """Return the geounits of a geolevel or category that all sources cover, with all their leaves."""
@@ -248,13 +205,7 @@ class Common:
 
 
 def common_counts(sources: Sequence[Source]) -> tuple[Common, ...]:
-    """Return the products that all sources have.
-
-    Raises
-    ------
-    ConfigError
-        If there is none, or no area that all of them cover.
-    """
+    """Return the products that all sources have."""
     found = []
     for first in sources[0].counts:
         counts = [source.product(first.product) for source in sources]

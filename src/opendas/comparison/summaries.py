@@ -43,15 +43,10 @@ def summaries(
 ) -> dict[str, Rows]:
     """Return the summaries of one product, each a list of rows of plain values.
 
-    Parameters
-    ----------
-    common : Common
-    labels : sequence of str
-        Names of the sources, the reference last.
-    units : mapping of geolevel to Grouping
-    names : mapping of geolevel to the names of its geounits
-    urban : Grouping, optional
-        Leaves by ``U`` and ``R``, where a source says it.
+    - `labels`: names of the sources, the reference last.
+    - `units`, geolevel -> Grouping.
+    - `names`, geolevel -> the names of its geounits.
+    - `urban`: leaves by ``U`` and ``R``, where a source says it.
     """
     found: dict[str, Rows] = {name: [] for name in ("bias", "largest_changes", "empty", "ranks", "districts")}
     if urban is not None:

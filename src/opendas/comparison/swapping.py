@@ -35,30 +35,19 @@ _ROUNDS = 20
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """What is swapped.
+    """What is swapped."""
 
-    Parameters
-    ----------
-    rate : float
-        Part of all households that move, from 0 to 1: half of them are chosen, the others are their partners.
-    targeting : float
-        How many times the chance of another household one has in which a person is unlike all persons in the
-        other households of its geounit at `risk`; 1 for no targeting.
-    match : tuple of str
-        Attributes of which two partners have as many persons at every level, and hence as many persons.
-    within, across, risk : str
-        Geolevels: partners lie in one geounit of the first and in different geounits of the second.
-    household : str
-        Column that numbers households in a leaf; 0 for persons in none, who stay.
-    """
-
+    # Part of all households that move, from 0 to 1: half of them are chosen, the others are their partners.
     rate: float = 0.05
+    # How many times the chance of another household one has in which a person is unlike all persons in the
+    # other households of its geounit at `risk`; 1 for no targeting.
     targeting: float = 10.0
+    # Attributes of which two partners have as many persons at every level, and hence as many persons.
     match: tuple[str, ...] = ("votingage",)
-    within: str = "county"
-    across: str = "tract"
+    within: str = "county"  # geolevel: partners lie in one of its geounits
+    across: str = "tract"  # geolevel: partners lie in different geounits of it
     risk: str = "block"
-    household: str = "household"
+    household: str = "household"  # column that numbers households in a leaf; 0 for persons in none, who stay
 
     def __post_init__(self) -> None:
         if not 0 <= self.rate <= 1:
@@ -69,22 +58,12 @@ class Swap:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Households:
-    """Persons by household. Confidential.
+    """Persons by household. Confidential."""
 
-    Parameters
-    ----------
-    leaf, cell : int64 (p,)
-        Position of the leaf in the frame, and cell of the product.
-    household : int64 (p,)
-        From 0; -1 for persons in none.
-    home : int64 (h,)
-        Leaf of each household.
-    """
-
-    leaf: Ints
-    cell: Ints
-    household: Ints
-    home: Ints
+    leaf: Ints  # int64 (p,). Position of the leaf in the frame.
+    cell: Ints  # int64 (p,). Cell of the product.
+    household: Ints  # int64 (p,). From 0; -1 for persons in none.
+    home: Ints  # int64 (h,). Leaf of each household.
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +88,11 @@ class Swapped:
 def read_households(run: Run, column: str) -> Households:
     """Read the records of a run with the household of each.
 
-    Parameters
-    ----------
-    run : Run
-        Of reader ``records``, one row a person.
-    column : str
-        As :attr:`Swap.household`.
+    - `run`: of reader ``records``, one row a person.
+    - `column`: as :attr:`Swap.household`.
 
-    Raises
-    ------
-    ConfigError
-        If the run has another reader, or keeps some records out.
-    DataError
-        With what is wrong in a file.
+    Raises `ConfigError` if the run has another reader, or keeps some records out; `DataError` with what is
+    wrong in a file.
     """
     spec = run.resolved.reader
     if spec.reader != "records" or spec.contribution is not None or spec.other_leaf is not None:
@@ -182,24 +153,11 @@ def swap_households(
 ) -> tuple[Ints, Swapped]:
     """Let households exchange their leaves.
 
-    Parameters
-    ----------
-    people : Households
-    kind : int64 (p,)
-        What partners have as many persons of.
-    places : mapping of ``"within"``, ``"across"``, ``"risk"`` to int64 (l,)
-        Geounit of each leaf.
-    cells : int
-        Of the product.
-    swap : Swap
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    home : int64 (h,)
-        Leaf of each household afterwards. Every leaf has as many households of each composition by `kind` as
-        before.
-    Swapped
+    - `kind` (p,): what partners have as many persons of.
+    - `places`, ``"within"``, ``"across"``, ``"risk"`` -> int64 (l,): geounit of each leaf.
+    - `cells`: of the product.
+    - Returns: `home` (h,): leaf of each household afterwards. Every leaf has as many households of each
+      composition by `kind` as before.
     """
     home, many = people.home, len(people.home)
     inside, kinds = people.household >= 0, int(kind.max(initial=0)) + 1
@@ -240,11 +198,6 @@ def write_swapped(run: Run, to: Path, swap: Swap, seed: int | None = None) -> Sw
 
     Writes microdata and geography in the layout of a release, without a certificate, and a file that says
     that there is no guarantee. The seed is in none of them: who has it can swap back.
-
-    Raises
-    ------
-    ConfigError
-        If the folder is not empty, or an attribute or geolevel is unknown.
     """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise ConfigError(f"--to {to} is not empty; give a new folder.")

@@ -43,24 +43,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MadeCensus:
-    """What was written.
+    """What was written."""
 
-    Parameters
-    ----------
-    runs : tuple of Path
-        Run files, one for each product.
-    blocks, people, households, housing_units : int
-        Blocks are those with housing units or group quarters.
-    adjusted : int
-        Blocks whose number of households is not the occupied units of the file: fewer people than occupied
-        units, or people and no occupied unit. The noise in files since 2020 makes such blocks.
-    """
-
-    runs: tuple[Path, ...]
-    blocks: int
+    runs: tuple[Path, ...]  # run files, one for each product
+    blocks: int  # with housing units or group quarters
     people: int
     households: int
     housing_units: int
+    # Blocks whose number of households is not the occupied units of the file: fewer people than occupied
+    # units, or people and no occupied unit. The noise in files since 2020 makes such blocks.
     adjusted: int
 
 
@@ -72,26 +63,15 @@ def make_census(
     Writes ``persons.parquet`` (one row a person), ``units.parquet`` (one row a housing unit),
     ``quarters.parquet`` (one row a facility of group quarters), ``frame.parquet`` and run files.
 
-    Parameters
-    ----------
-    path : Path or str
-        Official redistricting file of one state, the zip of 2010 or 2020.
-    to : Path or str
-        Folder, new or empty.
-    pums : sequence of Path or str
-        Person files of public-use microdata, from which households are drawn; without them they are
-        invented.
-    seed : int
-        The same seed, inputs and numpy version give the same records.
+    - `path`: official redistricting file of one state, the zip of 2010 or 2020.
+    - `to`: folder, new or empty.
+    - `pums`: person files of public-use microdata, from which households are drawn; without them they are
+      invented.
+    - `seed`: the same seed, inputs and numpy version give the same records.
 
-    Raises
-    ------
-    ConfigError
-        If the folder is not empty, or the seed negative.
-    DataError
-        With what is wrong in a file; a ``FormatError`` if it is of another kind or lacks columns.
-    EnvironmentFailure
-        If a file cannot be read or the folder cannot be written.
+    Raises `ConfigError` if the folder is not empty, or the seed negative; `DataError` with what is wrong in a
+    file; a ``FormatError`` if it is of another kind or lacks columns; `EnvironmentFailure` if a file cannot
+    be read or the folder cannot be written.
     """
     path, folder = Path(path), Path(to)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -132,25 +112,15 @@ def write_census(folder: Path, margins: Margins, pool: HouseholdPool, name: str,
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Margins:
-    """What the redistricting file says of every block.
+    """What the redistricting file says of every block."""
 
-    Parameters
-    ----------
-    frame : Frame
-        With housing units and facilities of the seven major types.
-    block, hhgq, race, count : int64 (e,)
-        `race` numbers Hispanic origin and race together, 0 to 125.
-    adult : bool (e,)
-    occupied : int64 (b,)
-    """
-
-    frame: Frame
-    block: Ints
-    hhgq: Ints
-    adult: Bools
-    race: Ints
-    count: Ints
-    occupied: Ints
+    frame: Frame  # with housing units and facilities of the seven major types
+    block: Ints  # int64 (e,)
+    hhgq: Ints  # int64 (e,)
+    adult: Bools  # bool (e,)
+    race: Ints  # int64 (e,). Hispanic origin and race together, 0 to 125.
+    count: Ints  # int64 (e,)
+    occupied: Ints  # int64 (b,)
 
     @property
     def in_households(self) -> Ints:
@@ -194,23 +164,15 @@ def margins_of(data: InputData, units: InputData) -> Margins:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class People:
-    """Everybody, by block; people in households first, one household after another.
-
-    Parameters
-    ----------
-    block, household, relgq, sex, age, race : int64 (p,)
-        `household` counts from 1 in every block and is 0 in group quarters.
-    facilities : int64 (b, 24)
-        Group quarters by detailed type.
-    """
+    """Everybody, by block; people in households first, one household after another: int64 arrays (p,)."""
 
     block: Ints
-    household: Ints
+    household: Ints  # counts from 1 in every block; 0 in group quarters
     relgq: Ints
     sex: Ints
     age: Ints
     race: Ints
-    facilities: Ints
+    facilities: Ints  # int64 (b, 24). Group quarters by detailed type.
 
 
 def draw_persons(margins: Margins, pool: HouseholdPool, seed: int) -> People:
@@ -323,10 +285,7 @@ _MAJOR = tuple(min(int(code[0]), 7) - 1 for code in GQ_CODES)
 def _detailed_types(margins: Margins, streams: Words) -> tuple[Ints, Ints]:
     """Draw one detailed type for the facilities of each major type of each block.
 
-    Returns
-    -------
-    (int64 (b, 7), int64 (b, 24))
-        Detailed type of each major type, and facilities by detailed type.
+    Returns (int64 (b, 7), int64 (b, 24)): detailed type of each major type, and facilities by detailed type.
     """
     b, majors = len(margins.frame), len(HHGQ_LEVELS) - 1
     kinds = np.zeros((b, majors), dtype=np.int64)

@@ -30,33 +30,19 @@ MOST_BLOCKS = 5_000_000
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DemoState:
-    """A synthetic state.
-
-    Parameters
-    ----------
-    entries : tuple of (int64, int32, int64) arrays
-        (block, cell of the persons product, count), ascending.
-    """
+    """A synthetic state."""
 
     land: Land
     homes: Homes
+    # (block, cell of the persons product, count), ascending.
     entries: tuple[Ints, npt.NDArray[np.int32], Ints]
 
 
 def make_state(blocks: int = 5000, seed: int = 2020) -> DemoState:
     """Make a state up.
 
-    Parameters
-    ----------
-    blocks : int
-        Number of blocks, the empty ones included; about 20 people each.
-    seed : int
-        The same seed, size and numpy version give the same state.
-
-    Raises
-    ------
-    ConfigError
-        If the size is not usable.
+    - `blocks`: number of blocks, the empty ones included; about 20 people each.
+    - `seed`: the same seed, size and numpy version give the same state.
     """
     if not LEAST_BLOCKS <= blocks <= MOST_BLOCKS:
         raise ConfigError(f"a synthetic state has {LEAST_BLOCKS} to {MOST_BLOCKS} blocks, not {blocks}.")
@@ -74,17 +60,9 @@ def write_demo(folder: Path | str, blocks: int = 5000, seed: int = 2020) -> tupl
     Writes ``persons.parquet`` and ``units.parquet`` (input of the ``histogram`` reader), ``frame.parquet``
     (every block, with units and areas), ``persons.toml`` and ``units.toml``.
 
-    Returns
-    -------
-    (Path, Path)
-        The run files of persons and units.
+    Returns the run files of persons and units.
 
-    Raises
-    ------
-    ConfigError
-        If the size is not usable.
-    EnvironmentFailure
-        If the folder cannot be written.
+    Raises `ConfigError` if the size is not usable; `EnvironmentFailure` if the folder cannot be written.
     """
     folder = Path(folder)
     state = make_state(blocks, seed)
@@ -154,17 +132,11 @@ def run_file(
 ) -> str:
     """Return the text of a run file for the ``histogram`` reader.
 
-    Parameters
-    ----------
-    product : ``"persons"`` or ``"units"``
-    made : str
-        What was made, for the first line.
-    path : str
-        Of the counts, beside the run file; so is ``frame.parquet``.
-    root : str
-        Topmost geolevel.
-    preset, note : str
-        Budget, and what is said of it.
+    - `product`, ``"persons"`` or ``"units"``.
+    - `made`: what was made, for the first line.
+    - `path`: of the counts, beside the run file; so is ``frame.parquet``.
+    - `root`: topmost geolevel.
+    - `preset`, `note`: budget, and what is said of it.
     """
     levels = "\n".join(
         f'    {{ name = "{name}", prefix = {CENSUS_PREFIX[name]} }},'

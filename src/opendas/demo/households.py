@@ -37,28 +37,17 @@ def allowed_ages() -> Bools:
 
 
 class HouseholdPool(NamedTuple):
-    """Households by their numbers of adults and minors, and how often each occurs.
+    """Households by their numbers of adults and minors, and how often each occurs."""
 
-    Parameters
-    ----------
-    first : int64 (t + 1,)
-        Household ``t`` has the people ``first[t]:first[t + 1]``.
-    relgq, sex, age : int64 (p,)
-    adults, minors : int64 (t,)
-        Ascending: first by adults, then by minors.
-    cumulative : float64 (t + 1,)
-        Sums of the weights of the households before.
-    groups : int64 (most adults + 1, most minors + 1, 2)
-        The run of households, from and to, with so many adults and minors.
-    """
-
-    first: Ints
-    relgq: Ints
+    first: Ints  # int64 (t + 1,). Household ``t`` has the people ``first[t]:first[t + 1]``.
+    relgq: Ints  # int64 (p,), as `sex` and `age`
     sex: Ints
     age: Ints
-    adults: Ints
+    adults: Ints  # int64 (t,), as `minors`. Ascending: first by adults, then by minors.
     minors: Ints
-    cumulative: Floats
+    cumulative: Floats  # float64 (t + 1,). Sums of the weights of the households before.
+    # int64 (most adults + 1, most minors + 1, 2). The run of households, from and to, with so many adults and
+    # minors.
     groups: Ints
 
     @classmethod
@@ -72,12 +61,8 @@ class HouseholdPool(NamedTuple):
     ) -> HouseholdPool:
         """Make a pool of people who are listed household by household, each householder first.
 
-        Parameters
-        ----------
-        household : int64 (p,)
-            From 0, not decreasing.
-        weight : float64 (t,)
-            Positive.
+        - `household` (p,): from 0, not decreasing.
+        - `weight` (t,): positive.
         """
         t = len(weight)
         grown = np.bincount(household, weights=age >= ADULT, minlength=t).astype(np.int64)

@@ -22,33 +22,21 @@ _MOST_COUNTIES = 499  # odd numbers of three digits
 
 @dataclass(frozen=True, slots=True)
 class Density:
-    """How many blocks there are to a geounit or an area.
+    """How many blocks there are to a geounit or an area."""
 
-    Parameters
-    ----------
-    group : float
-        Blocks in a block group, on average.
-    tract : float
-        Block groups in a tract, on average.
-    stretches : mapping of entity category to int
-        Blocks in a stretch of land, on average. Every stretch is a county subdivision, voting district or
-        school district; six in ten are places and one in 25 a reservation. Districts of Congress and of
-        legislatures that are not named are few, whatever the size.
-    ragged : float
-        Standard deviation, in blocks, by which the borders of areas wander; 0 gives straight borders.
-    skew : float
-        Standard deviation of the logarithm of counties' sizes.
-    """
-
-    group: float = 30.0
-    tract: float = 3.3
+    group: float = 30.0  # blocks in a block group, on average
+    tract: float = 3.3  # block groups in a tract, on average
+    # Blocks in a stretch of land, on average, by entity category. Every stretch is a county subdivision,
+    # voting district or school district; six in ten are places and one in 25 a reservation. Districts of
+    # Congress and of legislatures that are not named are few, whatever the size.
     stretches: Mapping[str, int] = field(
         default_factory=lambda: MappingProxyType(
             {"cousub": 125, "place": 100, "aianhh": 60, "vtd": 55, "sduni": 330}
         )
     )
+    # Standard deviation, in blocks, by which the borders of areas wander; 0 gives straight borders.
     ragged: float = 0.0
-    skew: float = 0.6
+    skew: float = 0.6  # standard deviation of the logarithm of counties' sizes
 
 
 LARGE_STATE = Density(
@@ -76,20 +64,11 @@ which the largest has 40 times the average."""
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Land:
-    """Blocks and their areas.
+    """Blocks and their areas."""
 
-    Parameters
-    ----------
-    geocodes : bytes array (b,)
-        15 characters: state, county, tract, block.
-    group : int64 (b,)
-        Number of each block's block group, from 0, not decreasing.
-    entities : mapping of entity category to bytes array (b,)
-        Codes as in the official GEOID; the empty code means none.
-    """
-
-    geocodes: Codes
-    group: Ints
+    geocodes: Codes  # bytes array (b,). 15 characters: state, county, tract, block.
+    group: Ints  # int64 (b,). Number of each block's block group, from 0, not decreasing.
+    # By entity category, (b,). Codes as in the official GEOID; the empty code means none.
     entities: dict[str, Codes]
 
 

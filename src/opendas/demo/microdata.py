@@ -52,14 +52,8 @@ def read_microdata(paths: Sequence[Path]) -> HouseholdPool:
     People in group quarters are left out, and so are households that break an edit of the DHC or have not
     exactly one householder and at most one spouse or partner.
 
-    Raises
-    ------
-    FormatError
-        If a file is of another kind, or lacks a column.
-    DataError
-        If a file holds no household that can be used.
-    EnvironmentFailure
-        If a file cannot be opened.
+    Raises `FormatError` if a file is of another kind, or lacks a column; `DataError` if a file holds no
+    household that can be used; `EnvironmentFailure` if a file cannot be opened.
     """
     rng = np.random.default_rng(94)
     parts = [_household_people(path, rng) for path in paths]

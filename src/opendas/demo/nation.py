@@ -45,38 +45,20 @@ _PEOPLE = 31.2  # people a block in the state that make_homes draws by default
 
 @dataclass(frozen=True, slots=True)
 class StatePlan:
-    """One state of a nation that is to be made.
+    """One state of a nation that is to be made."""
 
-    Parameters
-    ----------
-    number : int
-        From 0.
-    code : str
-        Two digits. Made codes: the digits of a real state say nothing about it.
-    blocks : int
-        The empty ones included.
-    reservations : bool
-        Whether it has areas of the AIAN branch, so that the AIAN spine divides it.
-    """
-
-    number: int
-    code: str
-    blocks: int
-    reservations: bool
+    number: int  # from 0
+    code: str  # two digits. Made codes: the digits of a real state say nothing about it.
+    blocks: int  # the empty ones included
+    reservations: bool  # whether it has areas of the AIAN branch, so that the AIAN spine divides it
 
 
 @dataclass(frozen=True, slots=True)
 class NationPlan:
-    """A nation that is to be made: all that its parts need to know of the whole.
-
-    Parameters
-    ----------
-    crowding : float
-        Housing units, relative to those that :func:`opendas.demo.make_state` draws.
-    """
+    """A nation that is to be made: all that its parts need to know of the whole."""
 
     seed: int
-    crowding: float
+    crowding: float  # housing units, relative to those that :func:`opendas.demo.make_state` draws
     states: tuple[StatePlan, ...]
     density: Density
 
@@ -88,23 +70,15 @@ class NationPlan:
 
 @dataclass(frozen=True, slots=True)
 class NationFiles:
-    """What was written.
+    """What was written."""
 
-    Parameters
-    ----------
-    runs : tuple of Path
-        Run files: persons and units on the AIAN spine, then both on the standard spine.
-    states, counties, tracts, block_groups, blocks, leaves, people, housing_units : int
-        Numbers of what was written; leaves are blocks with housing units or group quarters.
-    """
-
-    runs: tuple[Path, ...]
+    runs: tuple[Path, ...]  # run files: persons and units on the AIAN spine, then both on the standard spine
     states: int
     counties: int
     tracts: int
     block_groups: int
     blocks: int
-    leaves: int
+    leaves: int  # blocks with housing units or group quarters
     people: int
     housing_units: int
 
@@ -119,22 +93,11 @@ def plan_nation(
 ) -> NationPlan:
     """Divide a nation into states of uneven size.
 
-    Parameters
-    ----------
-    blocks : int
-        The empty ones included, nearly three in ten. The real nation has 8.1 million, of which 5.9 million
-        have homes.
-    states : int, optional
-        By default one for every thousand blocks, at most 51.
-    people : float
-        Average number of people in a block.
-    density : Density, optional
-        By default that of the real nation.
-
-    Raises
-    ------
-    ConfigError
-        If the size is not usable.
+    - `blocks`: the empty ones included, nearly three in ten. The real nation has 8.1 million, of which 5.9
+      million have homes.
+    - `states`: by default one for every thousand blocks, at most 51.
+    - `people`: average number of people in a block.
+    - `density`: by default that of the real nation.
     """
     if not LEAST_BLOCKS <= blocks <= MOST_BLOCKS:
         raise ConfigError(f"a synthetic nation has {LEAST_BLOCKS} to {MOST_BLOCKS:,} blocks, not {blocks}.")
@@ -200,14 +163,9 @@ def _reservations(codes: Codes, state: StatePlan, rng: np.random.Generator) -> C
 def make_county(plan: NationPlan, number: int, land: Land, start: int, stop: int) -> DemoState:
     """Return the blocks ``start:stop`` of a state, a county, with its people.
 
-    Parameters
-    ----------
-    number : int
-        Of the state.
-    land : Land
-        Of the state.
-    start, stop : int
-        Blocks of the county.
+    - `number`: of the state.
+    - `land`: of the state.
+    - `start`, `stop`: blocks of the county.
     """
     rng = np.random.default_rng([plan.seed, 2, number, int(land.geocodes[start][2:5])])
     group = land.group[start:stop] - land.group[start]
@@ -262,21 +220,13 @@ def write_nation(
     ``persons.toml`` and ``units.toml`` on the AIAN spine, ``persons-standard.toml`` and
     ``units-standard.toml`` on the standard one.
 
-    Parameters
-    ----------
-    blocks, seed, states, people, density
-        See :func:`plan_nation`.
-    only : collection of str, optional
-        Codes of the states to write; their files are those of the whole, and the frame holds their blocks.
-    progress : callable, optional
-        Called with ``(stage, blocks done, blocks in all)``.
+    - `blocks`, `seed`, `states`, `people`, `density`: see :func:`plan_nation`.
+    - `only`: codes of the states to write; their files are those of the whole, and the frame holds their
+      blocks.
+    - `progress`: called with ``(stage, blocks done, blocks in all)``.
 
-    Raises
-    ------
-    ConfigError
-        If the size is not usable, or there is no state of a code.
-    EnvironmentFailure
-        If the folder cannot be written.
+    Raises `ConfigError` if the size is not usable, or there is no state of a code; `EnvironmentFailure` if
+    the folder cannot be written.
     """
     folder = Path(folder)
     plan = plan_nation(blocks, seed, states, people=people, density=density)

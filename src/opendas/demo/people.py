@@ -34,22 +34,12 @@ _CHUNK = 1 << 13
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Homes:
-    """Where people live.
+    """Where people live."""
 
-    Parameters
-    ----------
-    housing, occupied : int64 (b,)
-        Housing units, and those with someone in them.
-    facilities : int64 (b, 7)
-        Group quarters by type.
-    people : int64 (b, 8)
-        People in households and in group quarters by type.
-    """
-
-    housing: Ints
-    occupied: Ints
-    facilities: Ints
-    people: Ints
+    housing: Ints  # int64 (b,). Housing units.
+    occupied: Ints  # int64 (b,). Housing units with someone in them.
+    facilities: Ints  # int64 (b, 7). Group quarters by type.
+    people: Ints  # int64 (b, 8). People in households and in group quarters by type.
 
 
 def make_homes(group: Ints, rng: np.random.Generator, *, empty: float = 0.3, crowding: float = 1.0) -> Homes:
@@ -57,15 +47,9 @@ def make_homes(group: Ints, rng: np.random.Generator, *, empty: float = 0.3, cro
 
     Sizes of blocks are log-normal, denser in some block groups.
 
-    Parameters
-    ----------
-    group : int64 (b,)
-        Block group of each block, from 0, not decreasing.
-    rng : numpy.random.Generator
-    empty : float
-        Share of blocks without housing units.
-    crowding : float
-        Multiplies the number of housing units.
+    - `group` (b,): block group of each block, from 0, not decreasing.
+    - `empty`: share of blocks without housing units.
+    - `crowding`: multiplies the number of housing units.
     """
     b, g = len(group), int(group[-1]) + 1
     density = rng.lognormal(2.4, 0.7, g)
@@ -90,10 +74,8 @@ def draw_people(
 ) -> tuple[Ints, npt.NDArray[np.int32], Ints]:
     """Draw age, origin and race of everybody.
 
-    Returns
-    -------
-    (int64 (e,), int32 (e,), int64 (e,))
-        Block, cell of the persons product and count, in ascending order of block and cell.
+    Returns (int64 (e,), int32 (e,), int64 (e,)): block, cell of the persons product and count, in ascending
+    order of block and cell.
     """
     races, hispanic, minors = _neighbourhoods(int(group[-1]) + 1, rng)
     found = [_draw(np.arange(len(group)), homes.people[:, 0], 0, minors[group], races, hispanic, group, rng)]

@@ -181,14 +181,9 @@ def _take(stream, entries, left, adult, grown, wanted):
 def _members(stream, k, pool, joining, allowed, codes, out, at):
     """Write relationship, sex and age of the people of one household from position `at`; return their number.
 
-    Parameters
-    ----------
-    k : int
-        Household of the pool, -1 an adult alone, -2 a minor alone.
-    joining : (int, int)
-        Adults and minors who join it.
-    out : (arrays, arrays, arrays) of length p
-        relgq, sex and age.
+    - `k`: household of the pool, -1 an adult alone, -2 a minor alone.
+    - `joining`: adults and minors who join it.
+    - `out`, (arrays, arrays, arrays) of length p: relgq, sex and age.
     """
     relgq, sex, age = out
     first = at
@@ -222,22 +217,14 @@ def _members(stream, k, pool, joining, allowed, codes, out, at):
 def settle_households(streams, starts, cell, adult, count, units, pool, allowed, codes, out):
     """Settle the household population of every block in its occupied units.
 
-    Parameters
-    ----------
-    streams : uint64 (b,)
-        Where the random words of a block start.
-    starts : int64 (b + 1,)
-        Block ``i`` has the entries ``starts[i]:starts[i + 1]``.
-    cell, count : int64 (e,)
-        Race and origin, and how many people.
-    adult : bool (e,)
-    units : int64 (b,)
-        Occupied units, at least one where people live and at most one for each of them.
-    pool : HouseholdPool
-    allowed : bool (42, 116)
-    codes : Relations
-    out : tuple of int64 (p,) arrays
-        Household within the block, from 1; relgq; sex; age; cell. Filled in the order of blocks.
+    - `streams` (b,): where the random words of a block start.
+    - `starts` (b + 1,): block ``i`` has the entries ``starts[i]:starts[i + 1]``.
+    - `cell`, `count` (e,): race and origin, and how many people.
+    - `adult` (e,).
+    - `units` (b,): occupied units, at least one where people live and at most one for each of them.
+    - `allowed` (42, 116).
+    - `out`, tuple of int64 (p,) arrays: household within the block, from 1; relgq; sex; age; cell. Filled in
+      the order of blocks.
     """
     household, relgq, sex, age, race = out
     left = count.copy()
@@ -291,18 +278,13 @@ def settle_households(streams, starts, cell, adult, count, units, pool, allowed,
 def settle_quarters(streams, kind, adult, count, ages, male, out):
     """Draw sex and age of the people in group quarters, one entry after another.
 
-    Parameters
-    ----------
-    streams : uint64 (e,)
-    kind : int64 (e,)
-        Detailed type, 0 to 23.
-    adult : bool (e,)
-    count : int64 (e,)
-    ages : float64 (24, 2, 117)
-        Cumulative weights of ages by type, of minors and of adults.
-    male : float64 (24,)
-    out : (int64 (p,), int64 (p,))
-        Sex and age.
+    - `streams` (e,).
+    - `kind` (e,): detailed type, 0 to 23.
+    - `adult` (e,).
+    - `count` (e,).
+    - `ages` (24, 2, 117): cumulative weights of ages by type, of minors and of adults.
+    - `male` (24,).
+    - `out`, (int64 (p,), int64 (p,)): sex and age.
     """
     sex, age = out
     stream = np.zeros(1, dtype=np.uint64)

@@ -51,16 +51,10 @@ def synthetic_counts(
 ) -> Histogram:
     """Return synthetic records that keep structural zeros and bounds, a row for each leaf of the frame.
 
-    Parameters
-    ----------
-    constraints : ConstraintTable
-        Of the frame's spine, without invariants.
-    place_of_leaf : int64 (leaves,)
-        Place of each leaf of the frame on the spine.
-    records : float, optional
-        About how many there are in all; by default :data:`RECORDS` a leaf, or :data:`A_HOME` a home.
-    rarer : float
-        Power by which rarer levels are less frequent.
+    - `constraints`: of the frame's spine, without invariants.
+    - `place_of_leaf` (leaves,): place of each leaf of the frame on the spine.
+    - `records`: about how many there are in all; by default :data:`RECORDS` a leaf, or :data:`A_HOME` a home.
+    - `rarer`: power by which rarer levels are less frequent.
     """
     rng = np.random.default_rng(_SEED)
     frequency, sizes = _frequencies(product.schema, rarer), _sizes(frame, product, records)

@@ -121,12 +121,9 @@ class Pages:
     def render(self, page: Page[Any], found: Answer[Any], *, wrong: str = "", **messages: str) -> Response:
         """Return a whole page.
 
-        Parameters
-        ----------
-        wrong : str
-            What is wrong with what was pasted.
-        messages : str
-            ``banner``, something wrong at the top; ``notice``, something done; ``opened``, what was pasted.
+        - `wrong`: what is wrong with what was pasted.
+        - `messages`: ``banner``, something wrong at the top; ``notice``, something done; ``opened``, what was
+          pasted.
         """
         packed = write_link(found.state.to_document())
         errors = found.problems.by_field | ({"text": wrong} if wrong else {})
@@ -216,10 +213,7 @@ class Pages:
 def make_app(session: Session, hosts: frozenset[str]) -> Starlette:
     """Return the application.
 
-    Parameters
-    ----------
-    hosts : frozenset of str
-        Accepted ``Host`` headers, with the port.
+    `hosts`: accepted ``Host`` headers, with the port.
     """
     return Starlette(
         routes=Pages(session).routes,
@@ -284,11 +278,7 @@ class Guard:
     A page elsewhere may have its name resolved to this machine (DNS rebinding): the ``Host`` it then sends is
     its own name. And it may send a form here: its ``Origin`` is not ours.
 
-    Parameters
-    ----------
-    app : ASGI application
-    hosts : set of str
-        Accepted ``Host`` headers, with the port.
+    `hosts`: accepted ``Host`` headers, with the port.
     """
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
@@ -328,13 +318,7 @@ class Guard:
 
 
 def loopback_socket(port: int = 0) -> socket.socket:
-    """Return a socket that listens on the loopback address; port 0 is any free one.
-
-    Raises
-    ------
-    EnvironmentFailure
-        If the port is taken or may not be used.
-    """
+    """Return a socket that listens on the loopback address; port 0 is any free one."""
     found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -357,14 +341,9 @@ def hosts_of(port: int) -> frozenset[str]:
 def serve(session: Session, *, port: int = 0, browser: bool = True, say: Callable[[str], None]) -> None:
     """Serve the pages until interrupted.
 
-    Parameters
-    ----------
-    port : int
-        0 for any free one.
-    browser : bool
-        Open the page.
-    say : callable of str
-        Where the address goes.
+    - `port`: 0 for any free one.
+    - `browser`: open the page.
+    - `say`: where the address goes.
     """
     listener = loopback_socket(port)
     number = int(listener.getsockname()[1])

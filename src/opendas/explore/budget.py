@@ -57,20 +57,12 @@ def read_budget(
 ) -> tuple[Budget | None, dict[str, Fraction | None]]:
     """Understand the fields of a plan.
 
-    Parameters
-    ----------
-    plan : mapping of field name to str
-    prefix : str
-        Of field names in messages.
-    problems : Problems
-        What is wrong is added here, at the field where it was typed.
-
-    Returns
-    -------
-    budget : Budget or None
-        None where something is wrong.
-    sums : dict of group name to Fraction or None
-        ``{prefix}.l`` for geolevels, ``{prefix}.q0`` and so on for query groups.
+    - `plan`, field name -> str.
+    - `prefix`: of field names in messages.
+    - `problems`: what is wrong is added here, at the field where it was typed.
+    - Returns: `budget`: None where something is wrong.
+    - Returns: `sums` dict of group name to Fraction or None: ``{prefix}.l`` for geolevels, ``{prefix}.q0``
+      and so on for query groups.
     """
     mechanism = read_choice(
         plan["mechanism"], f"{prefix}.mechanism", {item.value: item for item in Mechanism}, problems
@@ -142,68 +134,38 @@ def margin(law: AnyNoise, summed: int = 1) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One query group at one geolevel.
+    """One query group at one geolevel."""
 
-    Parameters
-    ----------
-    least, most : int or None
-        Exact 90 % margin of one measured answer, in counts; two where geounits have different shares. None
-        where nothing is measured.
-    expected : float
-        Mean standard error after least squares over the tree; infinite where nothing is known.
-    is_exact : bool
-        Published exactly.
-    """
-
-    least: int | None
-    most: int | None
-    expected: float
-    is_exact: bool
+    least: int | None  # exact 90 % margin of one measured answer, in counts; None where nothing is measured
+    most: int | None  # the same of the smallest share, where geounits have different ones
+    expected: float  # mean standard error after least squares over the tree; infinite where nothing is known
+    is_exact: bool  # published exactly
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A loss, and the epsilons that it implies.
-
-    Parameters
-    ----------
-    loss : Fraction
-        rho, or epsilon for the discrete Laplace.
-    epsilon : mapping of str to float
-        By formula, at the plan's delta, rounded up; empty for the discrete Laplace.
-    """
+    """A loss, and the epsilons that it implies."""
 
     name: str
-    loss: Fraction
+    loss: Fraction  # rho, or epsilon for the discrete Laplace
+    # By formula, at the plan's delta, rounded up; empty for the discrete Laplace.
     epsilon: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetAnswers:
-    """Everything that is shown of one plan.
-
-    Parameters
-    ----------
-    cells : mapping of (geolevel, query) to Cell
-    whole : Loss
-        The whole plan.
-    attributes : tuple of Loss
-        One attribute of a record changes.
-    within : tuple of Loss
-        A record moves within one geounit of the spine at a geolevel.
-    curve : mapping of int to mapping of formula to float
-        Epsilon at ``delta = 10**-exponent``; empty for the discrete Laplace.
-    power : tuple of (false-positive rate, bound)
-        How often a true claim about a record is recognised at most, however it is tested.
-    """
+    """Everything that is shown of one plan."""
 
     budget: Budget
-    cells: Mapping[tuple[str, str], Cell]
-    whole: Loss
-    attributes: tuple[Loss, ...]
-    within: tuple[Loss, ...]
+    cells: Mapping[tuple[str, str], Cell]  # by geolevel and query
+    whole: Loss  # the whole plan
+    attributes: tuple[Loss, ...]  # one attribute of a record changes
+    within: tuple[Loss, ...]  # a record moves within one geounit of the spine at a geolevel
+    # By exponent and formula: epsilon at ``delta = 10**-exponent``; empty for the discrete Laplace.
     curve: Mapping[int, Mapping[str, float]]
     warnings: tuple[str, ...]
+    # By false-positive rate: how often a true claim about a record is recognised at most, however it is
+    # tested.
     power: tuple[tuple[float, float], ...]
 
     @property
@@ -215,15 +177,9 @@ class BudgetAnswers:
 def answer_budget(subject: Subject, budget: Budget) -> BudgetAnswers:
     """Work out what a budget buys and costs.
 
-    Parameters
-    ----------
-    budget : Budget
-        With the geolevels of the subject.
+    `budget`: with the geolevels of the subject.
 
-    Raises
-    ------
-    BudgetError
-        If its noise cannot be drawn on the subject's spine.
+    Raises `BudgetError` if its noise cannot be drawn on the subject's spine.
     """
     asked, budget = budget, subject.spent(budget)
     tree = subject.measured(budget)

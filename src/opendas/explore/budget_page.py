@@ -57,10 +57,7 @@ def budget_state(subject: Subject, plan: Typed | None = None) -> State:
 class BudgetPage(Page[BudgetAnswers]):
     """The page of a release's budget.
 
-    Parameters
-    ----------
-    run : Subject, optional
-        The subject of a run file, which comes before the stand-ins.
+    `run`: the subject of a run file, which comes before the stand-ins.
     """
 
     key = "budget"
@@ -76,13 +73,7 @@ class BudgetPage(Page[BudgetAnswers]):
         return self.subject(self.keys[0])
 
     def subject(self, key: str) -> Subject:
-        """Return a subject by name.
-
-        Raises
-        ------
-        ConfigError
-            If there is none.
-        """
+        """Return a subject by name."""
         if key not in self.keys:
             if key == "run":
                 raise ConfigError(
@@ -333,10 +324,7 @@ def error_text(error: float) -> str:
 def error_picture(plans: Sequence[tuple[str, BudgetAnswers]], query: str) -> Markup:
     """Draw the expected standard error of a query group at every geolevel, on a logarithmic scale.
 
-    Parameters
-    ----------
-    plans : sequence of (name, BudgetAnswers)
-        ``A``, and ``B`` where two are compared.
+    `plans`, sequence of (name, BudgetAnswers): ``A``, and ``B`` where two are compared.
     """
     levels = list(plans[0][1].budget.geolevels)
     values = [a.cells[level, query].expected for _, a in plans for level in levels]

@@ -56,17 +56,9 @@ def read_number(
 ) -> Fraction | None:
     """Read a number that someone typed: a fraction, a decimal or a percentage.
 
-    Parameters
-    ----------
-    name : str
-        Of the field, where a message goes.
-    empty : Fraction, optional
-        What an empty field means; without it, an empty field is wrong.
-
-    Returns
-    -------
-    Fraction or None
-        None where something is wrong.
+    - `name`: of the field, where a message goes.
+    - `empty`: what an empty field means; without it, an empty field is wrong.
+    - Returns: None where something is wrong.
     """
     plain = text.strip().replace("\u2212", "-")
     if not plain:
@@ -109,11 +101,7 @@ def read_shares(
 ) -> tuple[list[Fraction] | None, Fraction | None]:
     """Read shares that must sum to 1; the message about their sum goes to the group.
 
-    Returns
-    -------
-    shares : list of Fraction or None
-    total : Fraction or None
-        None where one of them is no number.
+    Returns `total`: None where one of them is no number.
     """
     read = [
         read_number(text, name, problems, empty=Fraction(0)) for text, name in zip(texts, names, strict=True)

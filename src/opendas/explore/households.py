@@ -60,19 +60,12 @@ def value_field(table: str, level: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HouseholdPlan:
-    """A plan of household tables, understood.
+    """A plan of household tables, understood."""
 
-    Parameters
-    ----------
-    config : Config
-        Budgets are unbounded losses, as PHSafe reads them; levels that are off have none.
-    targets : mapping of (table name, level name) to int
-        Margins that were asked for; empty where budgets were typed.
-    """
-
-    config: Config
+    config: Config  # budgets are unbounded losses, as PHSafe reads them; levels that are off have none
     sensitivity: Sensitivity
     delta: Fraction
+    # By table and level name: margins that were asked for; empty where budgets were typed.
     targets: Mapping[tuple[str, str], int]
 
 
@@ -95,13 +88,7 @@ def production(mode: str = "budget", rule: str = "published") -> Typed:
 
 
 def config_fields(config: Config) -> Typed:
-    """Write a configuration into fields.
-
-    Raises
-    ------
-    ConfigError
-        If it has no budgets, or an infinite one.
-    """
+    """Write a configuration into fields."""
     if config.mechanism is None:
         raise ConfigError("The configuration holds no budget to explore.")
     if config.is_infinite:
@@ -140,18 +127,10 @@ def _budget_text(budget: Fraction) -> str:
 def read_households(plan: Typed, prefix: str, problems: Problems) -> HouseholdPlan | None:
     """Understand the fields of a plan of household tables.
 
-    Parameters
-    ----------
-    plan : mapping of field name to str
-    prefix : str
-        Of field names in messages.
-    problems : Problems
-        What is wrong is added here, at the field where it was typed.
-
-    Returns
-    -------
-    HouseholdPlan or None
-        None where something is wrong.
+    - `plan`, field name -> str.
+    - `prefix`: of field names in messages.
+    - `problems`: what is wrong is added here, at the field where it was typed.
+    - Returns: None where something is wrong.
     """
 
     def choice(name: str, known: Mapping[str, Any]) -> Any:
@@ -316,25 +295,13 @@ def _number(budget: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HouseholdRow:
-    """One table at one population group level.
-
-    Parameters
-    ----------
-    margin : int
-        Exact 90 % margin of a measured cell, in counts.
-    formula : int or None
-        ``floor(1.64 sigma)`` of the paper; None for the discrete Laplace.
-    widest : int
-        Exact margin of the cell of the published table that sums most measured cells.
-    summed : int
-        How many that are.
-    """
+    """One table at one population group level."""
 
     noise: LevelNoise
-    margin: int
-    formula: int | None
-    widest: int
-    summed: int
+    margin: int  # exact 90 % margin of a measured cell, in counts
+    formula: int | None  # ``floor(1.64 sigma)`` of the paper; None for the discrete Laplace
+    widest: int  # exact margin of the cell of the published table that sums most measured cells
+    summed: int  # how many that are
     target: int | None
 
     @property
@@ -345,24 +312,14 @@ class HouseholdRow:
 
 @dataclass(frozen=True, slots=True)
 class HouseholdAnswers:
-    """Everything that is shown of one plan.
-
-    Parameters
-    ----------
-    rows : tuple of HouseholdRow
-        In the order of the published program.
-    derived : tuple of (name, source, summed)
-        Tables computed from measured ones at no loss.
-    sums : mapping of table to mapping of bound to Fraction
-        Losses per table, and of ``all`` last.
-    epsilon : mapping of formula to mapping of bound to float
-        Of all; empty for the discrete Laplace, whose losses are epsilons.
-    """
+    """Everything that is shown of one plan."""
 
     plan: HouseholdPlan
-    rows: tuple[HouseholdRow, ...]
+    rows: tuple[HouseholdRow, ...]  # in the order of the published program
+    # (name, source, summed) of each table that is computed from a measured one at no loss.
     derived: tuple[tuple[str, str, int], ...]
-    sums: Mapping[str, Mapping[Bound, Fraction]]
+    sums: Mapping[str, Mapping[Bound, Fraction]]  # by table and bound: losses per table, and of ``all`` last
+    # By formula and bound: of all; empty for the discrete Laplace, whose losses are epsilons.
     epsilon: Mapping[str, Mapping[Bound, float]]
 
     @property

@@ -37,21 +37,11 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a page shows.
+    """What a page shows."""
 
-    Parameters
-    ----------
-    page : str
-        ``budget`` or ``phsafe``.
-    about : mapping of str to (str or tuple of str)
-        What the plans are of; empty for household tables.
-    plans : tuple of mapping of field name to str
-        Plan A, and plan B where two are compared.
-    """
-
-    page: str
-    about: Mapping[str, Any]
-    plans: tuple[Typed, ...]
+    page: str  # ``budget`` or ``phsafe``
+    about: Mapping[str, Any]  # what the plans are of; empty for household tables
+    plans: tuple[Typed, ...]  # plan A, and plan B where two are compared
 
     def to_document(self) -> dict[str, Any]:
         """Return plain data."""
@@ -61,13 +51,7 @@ class State:
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> State:
-        """Read plain data; whether the fields are those of its page, :meth:`Page.from_document` checks.
-
-        Raises
-        ------
-        ConfigError
-            If they are no state.
-        """
+        """Read plain data; whether the fields are those of its page, :meth:`Page.from_document` checks."""
         plans = document.get("plans")
         if not isinstance(plans, list) or not 1 <= len(plans) <= 2:
             raise ConfigError(_BROKEN)
@@ -114,13 +98,7 @@ def write_link(document: Mapping[str, Any]) -> str:
 
 
 def read_link(text: str) -> dict[str, Any]:
-    """Read what :func:`write_link` wrote.
-
-    Raises
-    ------
-    ConfigError
-        If the text is damaged, or of a later version.
-    """
+    """Read what :func:`write_link` wrote."""
     if not text or len(text) > _LONGEST_LINK:
         raise ConfigError(_BROKEN)
     try:
@@ -138,13 +116,7 @@ def read_link(text: str) -> dict[str, Any]:
 
 
 def state_document(document: object) -> dict[str, Any]:
-    """Check that plain data are a state of this version, or bring those of the first version up to it.
-
-    Raises
-    ------
-    ConfigError
-        If they are not.
-    """
+    """Check that plain data are a state of this version, or bring those of the first version up to it."""
     if not isinstance(document, dict) or "opendas-explore" not in document:
         raise ConfigError("This is no state of opendas explore.")
     if document["opendas-explore"] == 1:
@@ -174,23 +146,13 @@ def _first_budget_fields(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[Found]):
-    """What is said about a state.
-
-    Parameters
-    ----------
-    plans : tuple of (name, answer)
-        Those that could be used: ``A``, ``B``.
-    sums : mapping of group to Fraction or None
-        What groups of shares sum to.
-    more : mapping
-        What was worked out on request only.
-    """
+    """What is said about a state."""
 
     state: State
-    plans: tuple[tuple[str, Found], ...]
+    plans: tuple[tuple[str, Found], ...]  # name, ``A`` or ``B``, and answer of each plan that could be used
     problems: Problems
-    sums: Mapping[str, Fraction | None] = field(default_factory=dict)
-    more: Mapping[str, Any] = field(default_factory=dict)
+    sums: Mapping[str, Fraction | None] = field(default_factory=dict)  # what groups of shares sum to
+    more: Mapping[str, Any] = field(default_factory=dict)  # what was worked out on request only
 
     @property
     def is_complete(self) -> bool:
@@ -215,11 +177,10 @@ class Page(ABC, Generic[Found]):
     """What a page does with plans: start them, change them, answer them, show and save the answers."""
 
     key: ClassVar[str]
-    file: ClassVar[tuple[str, str]]
-    """Name and type of the file that a plan is saved as."""
+    file: ClassVar[tuple[str, str]]  # name and type of the file that a plan is saved as
 
+    # Fields that are boxes to tick: no browser sends those that are not ticked.
     ticks: ClassVar[tuple[str, ...]] = ()
-    """Fields that are boxes to tick: no browser sends those that are not ticked."""
 
     @property
     @abstractmethod
@@ -300,10 +261,7 @@ class Page(ABC, Generic[Found]):
     def requested_state(self, form: Typed) -> State:
         """Return what a form, a link or a start asks for.
 
-        Raises
-        ------
-        ConfigError
-            If a link is damaged, or of another page or plan.
+        Raises `ConfigError` if a link is damaged, or of another page or plan.
         """
         if "s" in form:
             state = self.from_document(read_link(form["s"]))

@@ -23,16 +23,9 @@ from opendas.runs.config.released import toml_document, toml_key, toml_value
 def run_file(subject: Subject, budget: Budget) -> str:
     """Write a plan as a run file, with exact fractions.
 
-    Parameters
-    ----------
-    subject : Subject
-        With a run file, everything but the budget is that file's; without, what only the reader can know is
-        marked CHANGE ME.
-
-    Returns
-    -------
-    str
-        TOML.
+    - `subject`: with a run file, everything but the budget is that file's; without, what only the reader can
+      know is marked CHANGE ME.
+    - Returns: TOML.
     """
     if isinstance(subject, RunSubject):
         return _replaced(read_text(subject.run.path, "run file"), subject.run.path.name, budget)
@@ -111,13 +104,7 @@ def _with_choices(text: str, run: Mapping[str, Any]) -> str:
 
 
 def own_mechanism(name: str) -> Mechanism:
-    """Return a mechanism of ours.
-
-    Raises
-    ------
-    ConfigError
-        If it is one of another package, whose noise has no law to show.
-    """
+    """Return a mechanism of ours."""
     if name not in tuple(Mechanism):
         raise ConfigError(
             f"The mechanism {name} comes from another package, which states no law of its noise. This page "
@@ -127,13 +114,7 @@ def own_mechanism(name: str) -> Mechanism:
 
 
 def read_run_file(text: str, subject: Subject) -> Budget:
-    """Return the budget of a run file's text for a subject.
-
-    Raises
-    ------
-    ConfigError
-        If it is no run file, or of another product.
-    """
+    """Return the budget of a run file's text for a subject."""
     section, _ = parse_toml(text, RunFile, "run file", Path())
     product, given = section.run.product, section.budget
     mine = subject.product.name

@@ -29,23 +29,12 @@ _LONGEST = 200_000
 
 @dataclass
 class Session:
-    """What one start of the explorer is about.
+    """What one start of the explorer is about."""
 
-    Parameters
-    ----------
-    run : Subject, optional
-        The subject of a run file.
-    save_to : Path, optional
-        Where the page may write a plan; named on the command line.
-    state : State, optional
-        A kept state to begin with.
-    token : str
-        Who has it may write to `save_to`; it is in the address that the program prints, and nowhere else.
-    """
-
-    run: Subject | None = None
-    save_to: Path | None = None
-    state: State | None = None
+    run: Subject | None = None  # the subject of a run file
+    save_to: Path | None = None  # where the page may write a plan; named on the command line
+    state: State | None = None  # a kept state to begin with
+    # Who has it may write to `save_to`; it is in the address that the program prints, and nowhere else.
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
     def __post_init__(self) -> None:
@@ -57,13 +46,7 @@ class Session:
         return f"/{state.page}?s={write_link(state.to_document())}"
 
     def open_text(self, text: str) -> State:
-        """Understand what someone pasted: a link, a kept state, a run file, or a configuration of PHSafe.
-
-        Raises
-        ------
-        ConfigError
-            Saying what was expected.
-        """
+        """Understand what someone pasted: a link, a kept state, a run file, or a configuration of PHSafe."""
         plain = text.strip()
         if not plain:
             raise ConfigError("Paste a link, a kept state or a run file first.")
@@ -93,20 +76,12 @@ def make_session(
 ) -> Session:
     """Understand the file that was named.
 
-    Parameters
-    ----------
-    file : Path, optional
-        A run file, a PHSafe configuration, or a kept state.
-    save_to : Path, optional
-        Where the page may write a plan.
-    read_records : bool
-        Open the confidential records where the frame comes from them: the page then shows how many leaves
-        are populated.
+    - `file`: a run file, a PHSafe configuration, or a kept state.
+    - `save_to`: where the page may write a plan.
+    - `read_records`: open the confidential records where the frame comes from them: the page then shows how
+      many leaves are populated.
 
-    Raises
-    ------
-    ConfigError, DataError, PrivacyError
-        If it cannot be used.
+    Raises `ConfigError, DataError, PrivacyError` if it cannot be used.
     """
     if file is None:
         return Session(save_to=save_to)

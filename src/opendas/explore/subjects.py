@@ -42,59 +42,39 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredTree:
-    """The tree as one budget measures it.
+    """The tree as one budget measures it."""
 
-    Parameters
-    ----------
-    multiples : mapping of geolevel to mapping of Fraction to int
-        Multiple of the level's share -> number of geounits with it; zero where a parent took the share over.
-    information : tuple of Extended
-        Per level of the tree.
-    place : tuple of int
-        Position in the tree of each geolevel.
-    attributes : mapping of str to Fraction
-        Loss when one attribute of a record changes, where it costs most.
-    within : mapping of str to Fraction
-        Loss when a record moves within one geounit of a geolevel, where it costs most.
-    """
-
+    # By geolevel: multiple of the level's share -> number of geounits with it; zero where a parent took the
+    # share over.
     multiples: Mapping[str, Mapping[Fraction, int]]
     tree: CollapsedTree
-    information: tuple[Extended, ...]
-    place: tuple[int, ...]
-    attributes: Mapping[str, Fraction]
+    information: tuple[Extended, ...]  # per level of the tree
+    place: tuple[int, ...]  # position in the tree of each geolevel
+    attributes: Mapping[str, Fraction]  # loss when one attribute of a record changes, where it costs most
+    # Loss when a record moves within one geounit of a geolevel, where it costs most.
     within: Mapping[str, Fraction]
 
 
 class Subject:
     """A product on a tree. What does not change with the budget is kept.
 
-    Parameters
-    ----------
-    key : str
-        Name in links: ``run``, or that of a stand-in.
-    title, about : str
-        What it is, in a few words and in a sentence.
-    product : Product
-        With its invariants at geolevels of the tree.
-    geounits : mapping of geolevel to int
-        Top first.
-    held : mapping of query group to geolevel
-        What is published exactly, and the lowest geolevel where it is.
-    divided : frozenset of str
-        Geolevels whose geounits the spine divides: what is published there is known of the wholes only.
-    stand_ins : mapping of geolevel to geolevel
-        For one without query groups in presets, the one whose query groups it takes.
+    - `key`: name in links: ``run``, or that of a stand-in.
+    - `title`, `about`: what it is, in a few words and in a sentence.
+    - `product`: with its invariants at geolevels of the tree.
+    - `geounits`, geolevel -> int: top first.
+    - `held`, query group -> geolevel: what is published exactly, and the lowest geolevel where it is.
+    - `divided`: geolevels whose geounits the spine divides: what is published there is known of the wholes
+      only.
+    - `stand_ins`, geolevel -> geolevel: for one without query groups in presets, the one whose query groups
+      it takes.
     """
 
-    categories: tuple[str, ...] = ()
-    """Kinds of areas off the spine that are known."""
+    categories: tuple[str, ...] = ()  # kinds of areas off the spine that are known
 
     compares = "between any two inputs, whatever is published exactly"
     """Of which inputs the losses are."""
 
-    contribution: Contribution = ONE_RECORD
-    """What one protected unit contributes; no plan changes it."""
+    contribution: Contribution = ONE_RECORD  # what one protected unit contributes; no plan changes it
 
     def __init__(
         self,
@@ -292,15 +272,10 @@ class RunSubject(Subject):
 class StandIn(Subject):
     """A product on a tree of which only the number of geounits at each level is known.
 
-    Parameters
-    ----------
-    counts : mapping of geolevel to int
-        Top first.
-    wholes : mapping of geolevel to int
-        Where the spine divides the geounits of a level: how many there are undivided. What is published
-        there is published of the whole.
-    first : str
-        Preset to start with.
+    - `counts`, geolevel -> int: top first.
+    - `wholes`, geolevel -> int: where the spine divides the geounits of a level: how many there are
+      undivided. What is published there is published of the whole.
+    - `first`: preset to start with.
     """
 
     def __init__(

@@ -23,34 +23,19 @@ _DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """Query groups, and how a geolevel's loss is shared out among them.
-
-    Parameters
-    ----------
-    shares : mapping of geolevel to mapping of query group to Fraction
-        Each geolevel sums to one.
-    one_pass : bool
-        Least squares in one pass, in place of the product's own order.
-    """
+    """Query groups, and how a geolevel's loss is shared out among them."""
 
     name: str
-    shares: Mapping[str, Mapping[str, Fraction]]
-    one_pass: bool = False
+    shares: Mapping[str, Mapping[str, Fraction]]  # by geolevel and query group; each geolevel sums to one
+    one_pass: bool = False  # least squares in one pass, in place of the product's own order
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An allocation on trial.
+    """An allocation on trial."""
 
-    Parameters
-    ----------
-    strategy : Strategy
-        Where it comes from.
-    losses : mapping of geolevel to mapping of query group to Fraction, or None
-        Top first, zeros included. None: everything is known exactly there.
-    """
-
-    strategy: Strategy
+    strategy: Strategy  # where it comes from
+    # By geolevel, top first, and query group, zeros included. None: everything is known exactly there.
     losses: Mapping[str, Mapping[str, Fraction] | None]
 
     @classmethod

@@ -34,39 +34,20 @@ class Trials(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One allocation that was judged.
+    """One allocation that was judged."""
 
-    Parameters
-    ----------
-    stage : str
-        What the search was doing.
-    seeds : int
-        Runs looked at; fewer than asked for where the verdict was certain.
-    values : tuple of float or None
-        Of each target.
-    """
-
-    stage: str
+    stage: str  # what the search was doing
     candidate: Candidate
-    seeds: int
-    values: tuple[float | None, ...]
+    seeds: int  # runs looked at; fewer than asked for where the verdict was certain
+    values: tuple[float | None, ...]  # of each target
     passed: bool
 
 
 class Memory:
     """Results of runs that are done, in memory and, with a path, in a file that a stopped search reads again.
 
-    Parameters
-    ----------
-    path : Path, optional
-        Lines of JSON; the first says what the runs belong to.
-    belongs : str
-        Version, run file, input and targets, in words that change with them.
-
-    Raises
-    ------
-    ConfigError
-        If the file belongs to another search.
+    - `path`: lines of JSON; the first says what the runs belong to.
+    - `belongs`: version, run file, input and targets, in words that change with them.
     """
 
     def __init__(self, path: Path | None = None, belongs: str = "") -> None:
@@ -117,24 +98,15 @@ class Memory:
 
 @dataclass(slots=True)
 class Judge:
-    """Runs candidates and keeps the path.
-
-    Parameters
-    ----------
-    seeds : sequence of int
-        A target is judged over the areas of all these runs together, as section 8.1 of the TopDown paper
-        judges it over the areas of one.
-    most : int
-        Runs after which the search stops with an error rather than go on for ever.
-    tell : callable(Step), optional
-        Called with every step.
-    """
+    """Runs candidates and keeps the path."""
 
     trials: Trials
+    # A target is judged over the areas of all these runs together, as section 8.1 of the TopDown paper judges
+    # it over the areas of one.
     seeds: Sequence[int]
     memory: Memory
-    most: int
-    tell: Callable[[Step], None] | None = None
+    most: int  # runs after which the search stops with an error rather than go on for ever
+    tell: Callable[[Step], None] | None = None  # called with every step
     made: int = 0
     path: list[Step] = field(default_factory=list)
 
@@ -154,11 +126,6 @@ class Judge:
 
         One whose noise would be too wide to be drawn exactly, or whose weights spread so far that a family is
         not certified, meets nothing.
-
-        Raises
-        ------
-        ConfigError
-            If no target speaks of any area: every loss would pass.
         """
         targets = self.trials.targets
         sums = [Tally() for _ in targets]
@@ -203,26 +170,12 @@ def least_factor(
 ) -> Fraction:
     """Find the least factor that passes, by doubling and halving and then by bisection of the logarithm.
 
-    Parameters
-    ----------
-    passes : callable(Fraction) -> bool
-        Taken to be monotone; with the noise of one seed at all factors it nearly is.
-    tolerance : float
-        The answer is at most so much, relatively, above a factor that fails.
-    lowest : float
-        Where the answer may stop without a failure below it.
-    highest : float
-        Where to give up.
-
-    Returns
-    -------
-    Fraction
-        It was seen to pass.
-
-    Raises
-    ------
-    NotMet
-        If the largest factor fails.
+    - `passes`, callable(Fraction) -> bool: taken to be monotone; with the noise of one seed at all factors it
+      nearly is.
+    - `tolerance`: the answer is at most so much, relatively, above a factor that fails.
+    - `lowest`: where the answer may stop without a failure below it.
+    - `highest`: where to give up.
+    - Returns: it was seen to pass.
     """
     low, high = lowest, start
     if passes(_factor(high)):

@@ -43,15 +43,10 @@ def search(
 ) -> Candidate:
     """Return an allocation that passes and from which no single part can be cut by more than the tolerance.
 
-    Parameters
-    ----------
-    starts : sequence of (Strategy, losses)
-        Allocations to begin with: the strategy and the relative loss of each geolevel. Only their cheapest
-        multiple that passes counts.
-    tolerance : float
-        Relative.
-    queries : bool
-        Also save on single query groups.
+    - `starts`, sequence of (Strategy, losses): allocations to begin with: the strategy and the relative loss
+      of each geolevel. Only their cheapest multiple that passes counts.
+    - `tolerance`: relative.
+    - `queries`: also save on single query groups.
 
     Notes
     -----
@@ -175,12 +170,8 @@ def level_by_level(
     the top, put the geolevels in one after the other at that loss, and raise those that are in, in
     proportion, until the targets are met.
 
-    Parameters
-    ----------
-    levels : sequence of str
-        Top first.
-    tolerance : float
-        Of each fitted loss, relative.
+    - `levels`: top first.
+    - `tolerance`: of each fitted loss, relative.
 
     Notes
     -----

@@ -22,15 +22,7 @@ from opendas.tuning.targets import Tally, Target
 class Simulator:
     """Seeded runs of one run file's product, geography and estimator on its own input.
 
-    Parameters
-    ----------
-    run : Run
-        Its input is the stand-in data, and public.
-
-    Raises
-    ------
-    ConfigError
-        For block-by-block, which has one geolevel to give a budget to.
+    `run`: its input is the stand-in data, and public.
     """
 
     def __init__(self, run: Run, targets: Sequence[Target], *, workers: int = 1) -> None:

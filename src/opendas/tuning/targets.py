@@ -44,21 +44,11 @@ class _TargetsFile(Section):
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How a target did in one run or, added up, in several.
+    """How a target did in one run or, added up, in several."""
 
-    Parameters
-    ----------
-    units : int
-        Areas in the target's range of population, once a run.
-    held : int
-        Of these, how many hold.
-    error : int
-        Sum of absolute errors, for a mean.
-    """
-
-    units: int = 0
-    held: int = 0
-    error: int = 0
+    units: int = 0  # areas in the target's range of population, once a run
+    held: int = 0  # of these, how many hold
+    error: int = 0  # sum of absolute errors, for a mean
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(self.units + other.units, self.held + other.held, self.error + other.error)
@@ -66,34 +56,20 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One accuracy target.
+    """One accuracy target."""
 
-    Parameters
-    ----------
-    geolevel : str
-        Official geolevel or entity category.
-    measure : str
-        ``largest-group``: the share, in the area's people, of the group that is largest in the truth moves by
-        at most `within` percentage points. ``absolute-error``, ``relative-error``: the error of a query
-        group, summed over its rows, is at most `within` counts, or per cent of the area's people.
-        ``mean-absolute-error``: its mean over areas is at most `within`.
-    query : str or None
-        Query group; None with ``largest-group``: the race and ethnicity groups of the TopDown paper.
-    base : str
-        With ``largest-group``: of all people (``total``) or of those of voting age (``18plus``).
-    share : Fraction
-        Of the areas that have to hold. Means nothing with ``mean-absolute-error``.
-    least, most : int, int or None
-        True population of the areas.
-    """
-
-    geolevel: str
+    geolevel: str  # official geolevel or entity category
+    # ``largest-group``: the share, in the area's people, of the group that is largest in the truth moves by
+    # at most `within` percentage points. ``absolute-error``, ``relative-error``: the error of a query group,
+    # summed over its rows, is at most `within` counts, or per cent of the area's people.
+    # ``mean-absolute-error``: its mean over areas is at most `within`.
     measure: str
+    # Query group; None with ``largest-group``: the race and ethnicity groups of the TopDown paper.
     query: str | None
-    base: str
+    base: str  # with ``largest-group``: of all people (``total``) or of those of voting age (``18plus``)
     within: Fraction
-    share: Fraction
-    least: int = 0
+    share: Fraction  # of the areas that have to hold. Means nothing with ``mean-absolute-error``.
+    least: int = 0  # True population of the areas: at least, and at `most`
     most: int | None = None
 
     def __str__(self) -> str:
@@ -113,10 +89,7 @@ class Target:
     def tally(self, level: LevelErrors, product: Product) -> Tally:
         """Count where the target holds in one estimate.
 
-        Parameters
-        ----------
-        level : LevelErrors
-            Of the target's geolevel or category.
+        `level`: of the target's geolevel or category.
         """
         population = level.population
         inside = population >= self.least
@@ -171,17 +144,10 @@ class Target:
 def load_targets(path: Path, product: Product, geolevels: Sequence[str]) -> tuple[Target, ...]:
     """Read a file of targets.
 
-    Parameters
-    ----------
-    path : Path
-        TOML with a list ``[[targets]]``; docs/explanation/tuning.md shows one.
-    geolevels : sequence of str
-        Geolevels and entity categories of the stand-in data.
+    - `path`: TOML with a list ``[[targets]]``; docs/explanation/tuning.md shows one.
+    - `geolevels`: geolevels and entity categories of the stand-in data.
 
-    Raises
-    ------
-    ConfigError
-        Naming file, line, field and rule of everything that is wrong.
+    Raises `ConfigError` naming file, line, field and rule of everything that is wrong.
     """
     text = read_text(path, "file of targets")
     document, lines = parse_toml(text, _TargetsFile, path.name, path.resolve().parent)

@@ -41,42 +41,21 @@ CONFIRMING = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to tune.
+    """How to tune."""
 
-    Parameters
-    ----------
-    source : str
-        What the stand-in data are and why they are public; goes into the plan and its certificate.
-    method : str
-        One of :data:`METHODS`.
-    runs : int
-        Runs that judge an allocation together. A single one, as the Bureau had, flatters allocations whose
-        noise at the few geounits at the top happens to be small.
-    confirm : int
-        Independent runs that confirm the result; the Bureau made 25.
-    tolerance : float
-        Relative step at which a loss counts as found.
-    queries : bool
-        Also save on single query groups (method ``search``).
-    most : int
-        Runs before giving up, confirmation apart.
-    memory : Path or None
-        File of finished runs, with which a stopped search goes on.
-    tell : callable(Step) or None
-    ledger : Path or None
-        A book, in which the reading of the data is noted; else in one that knows them.
-    """
-
-    source: str
-    method: str = "search"
+    source: str  # what the stand-in data are and why they are public; goes into the plan and its certificate
+    method: str = "search"  # one of :data:`METHODS`
+    # Runs that judge an allocation together. A single one, as the Bureau had, flatters allocations whose
+    # noise at the few geounits at the top happens to be small.
     runs: int = 4
-    confirm: int = 25
-    tolerance: float = 0.1
-    queries: bool = True
-    most: int = 2_000
-    memory: Path | None = None
+    confirm: int = 25  # independent runs that confirm the result; the Bureau made 25
+    tolerance: float = 0.1  # relative step at which a loss counts as found
+    queries: bool = True  # also save on single query groups (method ``search``)
+    most: int = 2_000  # runs before giving up, confirmation apart
+    memory: Path | None = None  # file of finished runs, with which a stopped search goes on
     workers: int = 1
     tell: Callable[[Step], None] | None = None
+    # A book, in which the reading of the data is noted; else in one that knows them.
     ledger: Path | None = None
 
     def __post_init__(self) -> None:
@@ -96,27 +75,15 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """How one target did in independent runs.
-
-    Parameters
-    ----------
-    together : float or None
-        Over the areas of all runs.
-    lowest, highest : float or None
-        Of single runs.
-    runs_met : int
-        Runs in which the target is met by itself.
-    met : bool
-        Over the areas of all runs.
-    """
+    """How one target did in independent runs."""
 
     target: Target
     runs: int
-    together: float | None
-    lowest: float | None
+    together: float | None  # over the areas of all runs
+    lowest: float | None  # of single runs, as `highest`
     highest: float | None
-    runs_met: int
-    met: bool
+    runs_met: int  # runs in which the target is met by itself
+    met: bool  # over the areas of all runs
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values for JSON."""
@@ -185,19 +152,11 @@ def _texts(shares: Mapping[str, Fraction]) -> dict[str, str]:
 def tune(run: Run, targets: Path | Sequence[Target], settings: Settings) -> Tuning:
     """Find the least loss, and its allocation, that meets accuracy targets on stand-in data.
 
-    Parameters
-    ----------
-    run : Run
-        Its input is the stand-in data. Its own budget is one of the starts of the search.
-    targets : Path or sequence of Target
-        A file of targets, or targets.
+    - `run`: its input is the stand-in data. Its own budget is one of the starts of the search.
+    - `targets`: a file of targets, or targets.
 
-    Raises
-    ------
-    ConfigError
-        If the file of targets is wrong or another search's memory is given.
-    EstimationError
-        If no budget meets the targets, or the most runs are made.
+    Raises `ConfigError` if the file of targets is wrong or another search's memory is given;
+    `EstimationError` if no budget meets the targets, or the most runs are made.
 
     Notes
     -----
@@ -301,17 +260,9 @@ def _belongs(run: Run, targets: Sequence[Target]) -> str:
 def plan_toml(tuning: Tuning, to: Path) -> str:
     """Write a tuned plan as a run file: that of the tuning, with another budget.
 
-    Parameters
-    ----------
-    tuning : Tuning
-        Of a run that was loaded from a file.
-    to : Path
-        Where the file will lie; its paths are relative to that.
-
-    Returns
-    -------
-    str
-        TOML. ``[input]`` is that of the stand-in data: to be replaced before the real run.
+    - `tuning`: of a run that was loaded from a file.
+    - `to`: where the file will lie; its paths are relative to that.
+    - Returns: TOML. ``[input]`` is that of the stand-in data: to be replaced before the real run.
     """
     run = tuning.run
     document: dict[str, Any] = tomllib.loads(run.path.read_text(encoding="utf-8"))
