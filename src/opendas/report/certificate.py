@@ -33,17 +33,9 @@ SIGNATURE = "certificate.sig"
 
 @dataclass(frozen=True, slots=True)
 class ReleasedFile:
-    """One file of a release.
+    """One file of a release."""
 
-    Parameters
-    ----------
-    path : str
-        Relative to ``release/``, with forward slashes.
-    bytes : int
-    sha256 : str
-    """
-
-    path: str
+    path: str  # relative to ``release/``, with forward slashes
     bytes: int
     sha256: str
 
@@ -156,21 +148,14 @@ def _total(spent: Spent, runs: Sequence[RunFacts], delta: Fraction, tied: int) -
 def totals(runs: Sequence[RunFacts], files: Iterable[ReleasedFile] = ()) -> list[dict[str, object]]:
     """Sum the losses of the runs exactly, separately for each change and neighbour relation.
 
-    Parameters
-    ----------
-    runs : sequence of RunFacts
-    files : iterable of ReleasedFile
-        Files of the release. A run tied to another run in the same release counts that run once.
-
-    Returns
-    -------
-    list of dict
-        Totals for one person record, one housing unit record, and one person with the unit changes it induces
-        (persons once, units twice), where a run touches them. ``uncovered`` counts runs on the same records
-        whose loss under this relation was not derived: losses under different relations are never added. A
-        run that is not for release makes a total unbounded. Private discoveries of a domain are included:
-        ``discoveries`` counts them, and ``delta`` adds their deltas (``discovery_delta``, exact) to that of
-        the conversion. Earlier releases that runs are tied to are included once each; ``tied`` counts them.
+    - `files`: files of the release. A run tied to another run in the same release counts that run once.
+    - Returns: totals for one person record, one housing unit record, and one person with the unit changes it
+      induces (persons once, units twice), where a run touches them. ``uncovered`` counts runs on the same
+      records whose loss under this relation was not derived: losses under different relations are never
+      added. A run that is not for release makes a total unbounded. Private discoveries of a domain are
+      included: ``discoveries`` counts them, and ``delta`` adds their deltas (``discovery_delta``, exact) to
+      that of the conversion. Earlier releases that runs are tied to are included once each; ``tied`` counts
+      them.
 
     Notes
     -----
@@ -207,22 +192,11 @@ def build_certificate(
 ) -> dict[str, Any]:
     """Build the content of ``certificate.json``.
 
-    Parameters
-    ----------
-    runs : sequence of RunFacts
-        In the order in which they ran.
-    files : iterable of ReleasedFile
-    account : AccountFacts, optional
-        By default, an account of these runs only.
-    version, commit : str
-        Of the program; ``"unknown"`` if the commit is not known.
-    issued : str
-        Date, YYYY-MM-DD.
-
-    Returns
-    -------
-    dict
-        JSON values only.
+    - `runs`: in the order in which they ran.
+    - `account`: by default, an account of these runs only.
+    - `version`, `commit`: of the program; ``"unknown"`` if the commit is not known.
+    - `issued`: date, YYYY-MM-DD.
+    - Returns: JSON values only.
     """
     own = [run.product for run in runs if run.published is None]
     places = {product: number for number, product in enumerate(own, start=1)}
@@ -249,13 +223,7 @@ def certificate_bytes(certificate: Mapping[str, Any]) -> bytes:
 
 
 def read_runs(release: Path) -> tuple[RunFacts, ...]:
-    """Read the runs of an issued certificate; empty if there is no certificate.
-
-    Raises
-    ------
-    FormatError
-        If the certificate has another format or is damaged.
-    """
+    """Read the runs of an issued certificate; empty if there is no certificate."""
     path = release / CERTIFICATE
     if not path.exists():
         return ()
@@ -292,31 +260,15 @@ def issue(
 ) -> dict[str, Any]:
     """Write ``certificate.json``, ``certificate.pdf`` and ``report.html`` for a release as it stands.
 
-    Parameters
-    ----------
-    release : Path
-        The folder ``release/`` of an output folder.
-    runs : iterable of RunFacts
-        New runs, listed after those of an earlier certificate; a run replaces the earlier one of its product.
-        Empty after ``tabulate``, which only adds files.
-    account : AccountFacts, optional
-        By default, that of the earlier certificate.
-    version, commit : str
-        Of the program.
+    - `release`: the folder ``release/`` of an output folder.
+    - `runs`: new runs, listed after those of an earlier certificate; a run replaces the earlier one of its
+      product. Empty after ``tabulate``, which only adds files.
+    - `account`: by default, that of the earlier certificate.
+    - `version`, `commit`: of the program.
+    - Returns: the certificate.
 
-    Returns
-    -------
-    dict
-        The certificate.
-
-    Raises
-    ------
-    FormatError
-        If an earlier certificate is damaged.
-    ConfigError
-        If there is no run to certify.
-    EnvironmentFailure
-        If a file cannot be written.
+    Raises `FormatError` if an earlier certificate is damaged; `ConfigError` if there is no run to certify;
+    `EnvironmentFailure` if a file cannot be written.
     """
     by_product = {run.product: run for run in read_runs(release)}
     by_product.update({run.product: run for run in runs})

@@ -43,18 +43,10 @@ def _converted(loss: Fraction, delta: Fraction) -> Mapping[str, Any]:
 def loss_json(loss: Fraction | None, delta: Fraction, *, pure: bool) -> dict[str, object]:
     """Return a loss as JSON values.
 
-    Parameters
-    ----------
-    loss : Fraction or None
-        rho, or epsilon if `pure`; None for an unbounded loss.
-    delta : Fraction
-        Delta at which epsilon is quoted. pure : bool
-
-    Returns
-    -------
-    dict
-        ``rho`` (exact text or None), ``epsilon`` (formula -> float), ``delta`` and ``unbounded``; for a pure
-        loss also ``pure_epsilon`` (exact) and ``implied_rho``.
+    - `loss`: rho, or epsilon if `pure`; None for an unbounded loss.
+    - `delta`: delta at which epsilon is quoted.
+    - Returns: ``rho`` (exact text or None), ``epsilon`` (formula -> float), ``delta`` and ``unbounded``; for
+      a pure loss also ``pure_epsilon`` (exact) and ``implied_rho``.
     """
     if loss is None:
         return {"rho": None, "epsilon": {}, "delta": float(delta), "unbounded": True}
@@ -67,34 +59,18 @@ def loss_json(loss: Fraction | None, delta: Fraction, *, pure: bool) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class NoiseRow:
-    """The noise of one query group in all geounits of a geolevel that have the same share.
-
-    Parameters
-    ----------
-    geolevel, query : str
-    geounits : int
-    cells : int
-        Rows of the query group: answers per geounit.
-    rho, epsilon : Fraction or None
-        Loss in one geounit; exactly one is given.
-    sigma2, scale : float or None
-        Parameter of the discrete Gaussian (counts squared) or discrete Laplace (counts).
-    variance : float
-        Exact variance, counts squared.
-    moe90 : int
-        Least m such that at least 90 % of the noise lies within -m to m, in counts.
-    """
+    """The noise of one query group in all geounits of a geolevel that have the same share."""
 
     geolevel: str
     query: str
     geounits: int
-    cells: int
-    rho: Fraction | None
+    cells: int  # rows of the query group: answers per geounit
+    rho: Fraction | None  # loss in one geounit: exactly one of `rho` and `epsilon` is given
     epsilon: Fraction | None
-    sigma2: float | None
-    scale: float | None
-    variance: float
-    moe90: int
+    sigma2: float | None  # parameter of the discrete Gaussian, counts squared
+    scale: float | None  # parameter of the discrete Laplace, counts
+    variance: float  # exact variance, counts squared
+    moe90: int  # least m such that at least 90 % of the noise lies within -m to m, in counts
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, as in ``opendas plan --json``."""
@@ -112,121 +88,65 @@ class NoiseRow:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """Facts that a certificate states about one run.
-
-    Parameters
-    ----------
-    product : str
-    protected_unit : str
-        What one record is: ``"person"``, ``"housing unit"``.
-    mechanism, neighbours : str
-    loss : Fraction or None
-        rho (discrete Gaussian) or epsilon (discrete Laplace) of the plan; None for an infinite budget.
-    delta : Fraction
-        Where epsilon is quoted.
-    stamps : tuple of str
-        ``"NOT FOR RELEASE"``, ``"DEMONSTRATION FRAME"``.
-    estimator : str
-    invariants, dropped_invariants : tuple of str
-        Names such as ``"total@state"``; dropped ones are the product's and do not hold in this run.
-        A frame taken from the records adds :data:`opendas.custody.stamps.POPULATED_LEAVES`.
-    declared : tuple of str
-        Public constraints: bounds from unit counts, structural zeros.
-    records : int
-        Records released.
-    geounits : mapping of geolevel to int
-        Number of geounits on the run's spine, top first.
-    geolevel_shares : mapping of geolevel to Fraction
-        Top first.
-    query_shares : mapping of geolevel to mapping of query to Fraction
-    rows : tuple of NoiseRow
-    attributes : mapping of attribute to Fraction
-        Loss when a record changes in this attribute only; in schema order.
-    within : mapping of geolevel to Fraction
-        Loss when a record moves inside one geounit of the spine at the geolevel, top first.
-    plan_digest, spine_digest : str
-        Digests of public information.
-    families, fallbacks : int
-        Number of families estimated, and of those that needed the fallback solver.
-    failsafe : tuple of mapping
-        Families whose parent was relaxed, as plain JSON values.
-    measurements : str
-        ``"used"`` or ``"full"``: the part of the measurement that is released.
-    spine : SpineSummary or None
-        Summary of the spine; None in certificates of versions that did not describe it.
-    source : str or None
-        Source of the budget shares, as the run file states it; None for presets and where it is not stated.
-    within_official : tuple of AreaLoss
-        Losses when a record moves inside one official geounit, or one area of an entity category; empty in
-        certificates of versions that did not state them.
-    domain : Domain or None
-        Provenance of labels, levels, frame and units; None in certificates of versions without it.
-    key : str or None
-        Location of the run key when the release was complete (:class:`opendas.custody.stamps.KeyCustody`);
-        None until then.
-    contribution : ContributionBound or None
-        Bound on the records counted of one protected unit; None where a unit is one record.
-    record_loss : Fraction or None
-        Loss when one record of a unit changes and the others stay; None where a unit is one record.
-    protection : Protection or None
-        What remains protected given the exact facts; None in certificates of versions without it.
-    tied : tuple of EarlierAct
-        Losses of the earlier releases that this one agrees with.
-    companion : str or None
-        Product that counts every protected unit, if a unit may have no record in this one.
-    parts : tuple of Origin
-        Parts of other packages.
-    published : PublishedFile or None
-        Whose measurements these are, where others took them; the loss is then theirs.
-    pyramids : tuple of Pyramid
-        Released people by sex and age; empty where the product has no single years of age.
-    moved : int or None
-        Records whose type has no unit in their leaf, or is needed by another there, and that got another
-        type; None where types are not compared with units.
-
-    Raises
-    ------
-    FormatError
-        If a mechanism or relation is unknown, or a loss is missing without the stamp NOT FOR RELEASE.
-    """
+    """Facts that a certificate states about one run."""
 
     product: str
-    protected_unit: str
+    protected_unit: str  # what one record is: ``"person"``, ``"housing unit"``
     mechanism: str
     neighbours: str
+    # rho (discrete Gaussian) or epsilon (discrete Laplace) of the plan; None for an infinite budget.
     loss: Fraction | None
-    delta: Fraction
-    stamps: tuple[str, ...]
+    delta: Fraction  # where epsilon is quoted
+    stamps: tuple[str, ...]  # ``"NOT FOR RELEASE"``, ``"DEMONSTRATION FRAME"``
     estimator: str
+    # Names such as ``"total@state"``. A frame taken from the records adds
+    # :data:`opendas.custody.stamps.POPULATED_LEAVES`.
     invariants: tuple[str, ...]
-    dropped_invariants: tuple[str, ...]
-    declared: tuple[str, ...]
-    records: int
-    geounits: Mapping[str, int]
-    geolevel_shares: Mapping[str, Fraction]
-    query_shares: Mapping[str, Mapping[str, Fraction]]
+    dropped_invariants: tuple[str, ...]  # those of the product that do not hold in this run
+    declared: tuple[str, ...]  # public constraints: bounds from unit counts, structural zeros
+    records: int  # records released
+    geounits: Mapping[str, int]  # by geolevel: number of geounits on the run's spine, top first
+    geolevel_shares: Mapping[str, Fraction]  # by geolevel, top first
+    query_shares: Mapping[str, Mapping[str, Fraction]]  # by geolevel and query
     rows: tuple[NoiseRow, ...]
+    # By attribute: loss when a record changes in this attribute only; in schema order.
     attributes: Mapping[str, Fraction]
+    # By geolevel: loss when a record moves inside one geounit of the spine at the geolevel, top first.
     within: Mapping[str, Fraction]
-    plan_digest: str
+    plan_digest: str  # digest of public information, as `spine_digest`
     spine_digest: str
-    families: int
-    fallbacks: int
-    failsafe: tuple[Mapping[str, Any], ...] = ()
-    measurements: str = "used"
+    families: int  # number of families estimated
+    fallbacks: int  # number of those that needed the fallback solver
+    failsafe: tuple[Mapping[str, Any], ...] = ()  # families whose parent was relaxed, as plain JSON values
+    measurements: str = "used"  # ``"used"`` or ``"full"``: the part of the measurement that is released
+    # Summary of the spine; None in certificates of versions that did not describe it.
     spine: SpineSummary | None = None
+    # Source of the budget shares, as the run file states it; None for presets and where it is not stated.
     source: str | None = None
+    # Losses when a record moves inside one official geounit, or one area of an entity category; empty in
+    # certificates of versions that did not state them.
     within_official: tuple[AreaLoss, ...] = ()
+    # Provenance of labels, levels, frame and units; None in certificates of versions without it.
     domain: Domain | None = None
+    # Location of the run key when the release was complete (:class:`opendas.custody.stamps.KeyCustody`); None
+    # until then.
     key: str | None = None
+    # Bound on the records counted of one protected unit; None where a unit is one record.
     contribution: ContributionBound | None = None
+    # Loss when one record of a unit changes and the others stay; None where a unit is one record.
     record_loss: Fraction | None = None
+    # What remains protected given the exact facts; None in certificates of versions without it.
     protection: Protection | None = None
-    tied: tuple[EarlierAct, ...] = ()
+    tied: tuple[EarlierAct, ...] = ()  # losses of the earlier releases that this one agrees with
+    # Product that counts every protected unit, if a unit may have no record in this one.
     companion: str | None = None
-    parts: tuple[Origin, ...] = ()
+    parts: tuple[Origin, ...] = ()  # parts of other packages
+    # Whose measurements these are, where others took them; the loss is then theirs.
     published: PublishedFile | None = None
+    # Released people by sex and age; empty where the product has no single years of age.
     pyramids: tuple[Pyramid, ...] = ()
+    # Records whose type has no unit in their leaf, or is needed by another there, and that got another type;
+    # None where types are not compared with units.
     moved: int | None = None
 
     def __post_init__(self) -> None:
@@ -364,13 +284,7 @@ class RunFacts:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_dict` wrote.
-
-        Raises
-        ------
-        FormatError
-            If an entry is missing or has another form.
-        """
+        """Read what :meth:`to_dict` wrote."""
         try:
             return cls._read(record)
         except (KeyError, TypeError, ValueError, OpendasError) as error:

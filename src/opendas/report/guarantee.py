@@ -154,12 +154,8 @@ KEY_MEANING = {
 def computational_text(draws: int, key: str | None) -> str:
     """State the loss of keyed noise beyond ideal noise.
 
-    Parameters
-    ----------
-    draws : int
-        Number of draws under one run key.
-    key : str or None
-        Custody of the key when the release was complete.
+    - `draws`: number of draws under one run key.
+    - `key`: custody of the key when the release was complete.
     """
     draws = max(draws, 1)
     power = math.ceil(2 * math.log2(draws) - 129)

@@ -146,19 +146,10 @@ def _run_view(run: RunFacts, guarantee: Sequence[str]) -> dict[str, Any]:
 def report_html(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: str) -> bytes:
     """Return the report of a release as HTML.
 
-    Parameters
-    ----------
-    certificate : mapping
-        Content of ``certificate.json``.
-    runs : sequence of RunFacts
-        Its runs.
-    digest : str
-        SHA-256 of ``certificate.json``.
-
-    Returns
-    -------
-    bytes
-        UTF-8; equal content gives equal bytes.
+    - `certificate`: content of ``certificate.json``.
+    - `runs`: its runs.
+    - `digest`: SHA-256 of ``certificate.json``.
+    - Returns: UTF-8; equal content gives equal bytes.
     """
     page = (
         _environment()
@@ -194,16 +185,8 @@ _DELTAS = ("1e-3", "1e-5", "1e-6", "1e-8", "1e-10", "1e-12", "1e-15")
 def account_page(account: PlanAccount, answer: Mapping[str, Any]) -> bytes:
     """Return the account of a plan as HTML.
 
-    Parameters
-    ----------
-    account : PlanAccount
-    answer : mapping
-        ``account.as_json(exact=True)`` with ``attacker``, as the command answers it.
-
-    Returns
-    -------
-    bytes
-        UTF-8; equal accounts give equal bytes.
+    - `answer`: ``account.as_json(exact=True)`` with ``attacker``, as the command answers it.
+    - Returns: UTF-8; equal accounts give equal bytes.
     """
     name, attacker = "epsilon" if account.pure else "rho", account.attacker()
     series = {

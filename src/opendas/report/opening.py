@@ -21,10 +21,7 @@ def guess_bound(run: RunFacts) -> float | None:
     A guess whose false-positive rate lies between two levels is right with probability at most
     ``(1 + power at the upper level - lower level) / 2``.
 
-    Returns
-    -------
-    float or None
-        Between 0.5 and 1; None where the run states no loss or guarantees nothing.
+    Returns between 0.5 and 1; None where the run states no loss or guarantees nothing.
     """
     if run.loss is None or not run.guaranteed:
         return None
@@ -93,14 +90,9 @@ def _attacker(runs: Sequence[RunFacts]) -> str:
 def opening(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: str) -> list[tuple[str, str]]:
     """Return six headings with a sentence or two each, computed from the certificate.
 
-    Parameters
-    ----------
-    certificate : mapping
-        Content of ``certificate.json``.
-    runs : sequence of RunFacts
-        Its runs.
-    digest : str
-        SHA-256 of ``certificate.json``.
+    - `certificate`: content of ``certificate.json``.
+    - `runs`: its runs.
+    - `digest`: SHA-256 of ``certificate.json``.
     """
     losses = "; ".join(f"{loss_words(total)} for {total['change']}" for total in certificate["totals"])
     return [

@@ -539,19 +539,10 @@ def _files(certificate: Mapping[str, Any]) -> list[Flowable]:
 def certificate_pdf(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: str) -> bytes:
     """Return the certificate as a PDF.
 
-    Parameters
-    ----------
-    certificate : mapping
-        Content of ``certificate.json``.
-    runs : sequence of RunFacts
-        Its runs.
-    digest : str
-        SHA-256 of ``certificate.json``, printed on the first page; every page has its first digits.
-
-    Returns
-    -------
-    bytes
-        A PDF without creation date or document identifier.
+    - `certificate`: content of ``certificate.json``.
+    - `runs`: its runs.
+    - `digest`: SHA-256 of ``certificate.json``, printed on the first page; every page has its first digits.
+    - Returns: a PDF without creation date or document identifier.
     """
     story = _front(certificate, runs, digest)
     story += _guarantee(runs)

@@ -62,10 +62,7 @@ def closed(parts: Sequence[Markup]) -> Markup:
 def share_bar(shares: Mapping[str, Fraction]) -> Markup:
     """Draw the split of a budget over geolevels as one bar.
 
-    Parameters
-    ----------
-    shares : mapping of geolevel to Fraction
-        Shares that sum to 1.
+    `shares`, geolevel -> Fraction: shares that sum to 1.
     """
     parts = [opened(66, "Share of the budget at each geolevel")]
     at = 0.0
@@ -123,23 +120,13 @@ def margin_bars(margins: Sequence[TotalMargin]) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A curve of epsilon against delta.
-
-    Parameters
-    ----------
-    name : str
-    style : str
-        Class in the page's style sheet.
-    epsilons : mapping of int to float
-        Epsilon at ``delta = 10**-exponent``; every curve of a picture has the same ascending exponents.
-    mark : tuple of (exponent, epsilon), optional
-        Point to mark.
-    """
+    """A curve of epsilon against delta."""
 
     name: str
-    style: str
+    style: str  # class in the page's style sheet
+    # Epsilon at ``delta = 10**-exponent``; every curve of a picture has the same ascending exponents.
     epsilons: Mapping[int, float]
-    mark: tuple[float, float] | None = None
+    mark: tuple[float, float] | None = None  # point to mark: exponent and epsilon
 
 
 def curve_svg(curves: Sequence[Curve], *, numbers: bool = False) -> Markup:
@@ -182,12 +169,8 @@ def curve_svg(curves: Sequence[Curve], *, numbers: bool = False) -> Markup:
 def power_svg(levels: Sequence[float], series: Mapping[str, Sequence[float]]) -> Markup:
     """Draw the largest power of a test against its false-positive rate.
 
-    Parameters
-    ----------
-    levels : sequence of float
-        False-positive rates, ascending, in (0, 1).
-    series : mapping of str to sequence of float
-        Name of a bound -> power at each level; at most two.
+    - `levels`: False-positive rates, ascending, in (0, 1).
+    - `series`: name of a bound -> power at each level; at most two.
     """
     left, right, top, bottom = 60.0, WIDTH - 150.0, 34.0, 350.0
 

@@ -20,22 +20,14 @@ MOST_AREAS = 12
 
 @dataclass(frozen=True, slots=True)
 class Pyramid:
-    """Released people of a geounit by sex and five-year age group.
-
-    Parameters
-    ----------
-    geolevel, geocode, name : str
-    sexes, groups : tuple of str
-    counts : tuple of two tuples of int
-        For each sex, by group.
-    """
+    """Released people of a geounit by sex and five-year age group."""
 
     geolevel: str
     geocode: str
     name: str
     sexes: tuple[str, ...]
     groups: tuple[str, ...]
-    counts: tuple[tuple[int, ...], ...]
+    counts: tuple[tuple[int, ...], ...]  # for each sex, by group
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values for JSON."""
@@ -56,15 +48,9 @@ class Pyramid:
 def pyramids(product: Product, frame: Frame, parts: Iterable[tuple[Ints, Histogram]]) -> tuple[Pyramid, ...]:
     """Return pyramids of the two top official geolevels, of a level only if it has few geounits.
 
-    Parameters
-    ----------
-    parts : iterable of (int64 (k,), Histogram)
-        Positions of leaves in the frame, each once, and the released counts of those leaves.
-
-    Returns
-    -------
-    tuple of Pyramid
-        Empty for a product without two sexes and single years of age.
+    - `parts`, iterable of (int64 (k,), Histogram): positions of leaves in the frame, each once, and the
+      released counts of those leaves.
+    - Returns: empty for a product without two sexes and single years of age.
     """
     if not has_ages(product.schema):
         return ()

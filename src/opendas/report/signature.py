@@ -28,22 +28,9 @@ def _statement(folder: Path, key: PublicKey) -> bytes:
 def sign_release(folder: Path, key: SigningKey) -> Path:
     """Sign the certificate and pages of a folder.
 
-    Parameters
-    ----------
-    folder : Path
-        A folder with a certificate: ``release/``, or the output of ``opendas phsafe``.
-    key : SigningKey
-
-    Returns
-    -------
-    Path
-        ``certificate.sig``: format, public key and signature, one line each. The same key and the same
-        release give the same bytes.
-
-    Raises
-    ------
-    ConfigError
-        If there is no certificate.
+    - `folder`: a folder with a certificate: ``release/``, or the output of ``opendas phsafe``.
+    - Returns: ``certificate.sig``: format, public key and signature, one line each. The same key and the same
+      release give the same bytes.
     """
     if not (folder / CERTIFICATE).is_file():
         raise ConfigError(f"{folder} has no {CERTIFICATE}: there is nothing to sign.")
@@ -74,23 +61,11 @@ def _read(path: Path) -> tuple[PublicKey, bytes]:
 def check_signature(folder: Path, expected: PublicKey | None = None) -> str:
     """Check the signature in a folder.
 
-    Parameters
-    ----------
-    folder : Path
-    expected : PublicKey, optional
-        The signer's key. Without it, an unsigned release passes, and the result says so.
+    - `expected`: the signer's key. Without it, an unsigned release passes, and the result says so.
+    - Returns: what was found.
 
-    Returns
-    -------
-    str
-        What was found.
-
-    Raises
-    ------
-    CheckFailed
-        If the signature is of another release or key, or missing although a key is expected.
-    FormatError
-        If the signature file has another form.
+    Raises `CheckFailed` if the signature is of another release or key, or missing although a key is expected;
+    `FormatError` if the signature file has another form.
     """
     path = folder / SIGNATURE
     if not path.exists() and not path.is_symlink():

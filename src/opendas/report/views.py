@@ -205,19 +205,12 @@ def _loss_text(run: RunFacts, loss: Fraction) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MatrixRow:
-    """One query group over the geolevels of a budget.
-
-    Parameters
-    ----------
-    query : str
-    shares : tuple of (Fraction or None)
-        Share of each geolevel's budget; None where the query is not measured.
-    noise : tuple of tuple of NoiseRow
-        One row per distinct share of geounits, largest first; empty where the query is not measured.
-    """
+    """One query group over the geolevels of a budget."""
 
     query: str
+    # Share of each geolevel's budget; None where the query is not measured.
     shares: tuple[Fraction | None, ...]
+    # One row per distinct share of geounits, largest first; empty where the query is not measured.
     noise: tuple[tuple[NoiseRow, ...], ...]
 
 
@@ -247,24 +240,13 @@ def margin_words(rows: Sequence[NoiseRow]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TotalMargin:
-    """Margin of one geounit's total, from its own measurements alone.
-
-    Parameters
-    ----------
-    geolevel : str
-    geounits : int
-    margin : int or None
-        In counts; 90 % of the noise lies within it. None if the total is an invariant.
-    sentence : str
-    label : str
-        Kind of geounit: "county", or "part of a state" if the spine divides states.
-    """
+    """Margin of one geounit's total, from its own measurements alone."""
 
     geolevel: str
     geounits: int
-    margin: int | None
+    margin: int | None  # in counts; 90 % of the noise lies within it. None if the total is an invariant.
     sentence: str
-    label: str
+    label: str  # kind of geounit: "county", or "part of a state" if the spine divides states
 
 
 def _invariant_from(run: RunFacts) -> int:
@@ -348,22 +330,12 @@ def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """The files of one folder of the release.
-
-    Parameters
-    ----------
-    folder : str
-    files : tuple of mapping
-        Entries of the certificate.
-    bytes : int
-    digest : str
-        SHA-256 of the lines that ``sha256sum`` prints for the files, in listed order.
-    """
+    """The files of one folder of the release."""
 
     folder: str
-    files: tuple[Mapping[str, Any], ...]
+    files: tuple[Mapping[str, Any], ...]  # entries of the certificate
     bytes: int
-    digest: str
+    digest: str  # SHA-256 of the lines that ``sha256sum`` prints for the files, in listed order
 
 
 def file_groups(files: Iterable[Mapping[str, Any]]) -> tuple[FileGroup, ...]:

@@ -71,49 +71,24 @@ Levels = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """One column of a published table.
+    """One column of a published table."""
 
-    Parameters
-    ----------
-    name : str
-        For instance ``P0010001``.
-    label : str
-        In words.
-    levels : mapping of attribute to level labels
-        The box that it counts.
-    """
-
-    name: str
-    label: str
-    levels: Levels
+    name: str  # for instance ``P0010001``
+    label: str  # in words
+    levels: Levels  # the box that it counts: level labels by attribute
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Columns as sets of cells of a schema.
+    """Columns as sets of cells of a schema."""
 
-    Parameters
-    ----------
-    name : str
-        Used in file names.
-    columns : tuple of str
-        Column names.
-    labels : tuple of str
-        The same in words.
-    class_of_cell : int32 (n,)
-        Cells of one class count in the same columns.
-    classes : bool or int8 (b, t)
-        Columns that each class counts in; of a table of tallies, how often.
-    lowest : str or None
-        The lowest official geolevel that the table is published for; None for any.
-    """
-
-    name: str
-    columns: tuple[str, ...]
-    labels: tuple[str, ...]
-    class_of_cell: npt.NDArray[np.int32]
+    name: str  # used in file names
+    columns: tuple[str, ...]  # column names
+    labels: tuple[str, ...]  # the same in words
+    class_of_cell: npt.NDArray[np.int32]  # int32 (n,). Cells of one class count in the same columns.
+    # bool or int8 (b, t). Columns that each class counts in; of a table of tallies, how often.
     classes: npt.NDArray[np.bool_ | np.int8]
-    lowest: str | None = None
+    lowest: str | None = None  # the lowest official geolevel that the table is published for; None for any
 
     @property
     def counts_records(self) -> bool:
@@ -121,13 +96,7 @@ class Table:
         return self.classes.dtype == np.bool_
 
     def each_column(self) -> Iterator[Bools]:
-        """Yield the cells that each column counts, bool (n,).
-
-        Raises
-        ------
-        ConfigError
-            If a column counts a record more than once.
-        """
+        """Yield the cells that each column counts, bool (n,)."""
         if not self.counts_records:
             raise ConfigError(
                 f"table {self.name} counts a record once for each of its races; intervals are of tables that "
@@ -211,13 +180,7 @@ def _housing() -> Iterator[tuple[str, Levels]]:
 
 @cache
 def pl94_cells(table: str) -> tuple[TableCell, ...]:
-    """Return the cells of a redistricting table in published order.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such table.
-    """
+    """Return the cells of a redistricting table in published order."""
     adult: Levels = {"votingage": ("18plus",)}
     made = {
         "P1": lambda: _race_table({}, by_hispanic=False),
@@ -237,13 +200,7 @@ def pl94_cells(table: str) -> tuple[TableCell, ...]:
 
 
 def pl94_table(product: Product, table: str) -> Table:
-    """Return a redistricting table on the schema of its product.
-
-    Raises
-    ------
-    ConfigError
-        If the product does not have the table's attributes.
-    """
+    """Return a redistricting table on the schema of its product."""
     cells = pl94_cells(table)
     if product.layout != table_layout(table):
         raise ConfigError(
@@ -253,13 +210,7 @@ def pl94_table(product: Product, table: str) -> Table:
 
 
 def dhc_table(product: Product, table: str) -> Table:
-    """Return a table of the DHC on the schema of its product.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such table.
-    """
+    """Return a table of the DHC on the schema of its product."""
     tables = _DHC[product.layout][1]()
     declared = tables.get(table)
     if declared is None:
@@ -297,13 +248,7 @@ def product_table(product: Product, name: str) -> Table:
 
 
 def query_table(product: Product, query: str) -> Table:
-    """Return the rows of a query group as a table, one column per row label.
-
-    Raises
-    ------
-    ConfigError
-        If the query is unknown, or two of its columns would have one name.
-    """
+    """Return the rows of a query group as a table, one column per row label."""
     group = product.workload.group(query)
     columns = tuple(group.row_label(row) for row in range(group.size))
     if len({"GEOID", *columns}) != len(columns) + 1:
@@ -319,20 +264,8 @@ def find_table(
 ) -> tuple[ReleasedProduct, str, bool]:
     """Resolve a published table or a query group, written ``NAME`` or ``PRODUCT:NAME``.
 
-    Parameters
-    ----------
-    product : str, optional
-        The product, where it is known; the name is then returned as it is.
-
-    Returns
-    -------
-    (ReleasedProduct, str, bool)
-        Its product, its canonical name, and whether `name` names the product.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such table, its product was not run, or several products have one of this name.
+    - `product`: the product, where it is known; the name is then returned as it is.
+    - Returns: its product, its canonical name, and whether `name` names the product.
     """
     if product is not None:
         return release[product], name, False
@@ -397,13 +330,7 @@ def _tables_of(release: ReleaseFolder) -> tuple[str, ...]:
 
 
 def check_lowest(frame: Frame, table: Table, geolevel: str) -> None:
-    """Check that a table is not asked for below the lowest geolevel that it is published for.
-
-    Raises
-    ------
-    ConfigError
-        If it is.
-    """
+    """Check that a table is not asked for below the lowest geolevel that it is published for."""
     order = frame.geolevels
     if table.lowest in order and geolevel in order and order.index(geolevel) > order.index(table.lowest):
         raise ConfigError(
@@ -413,13 +340,7 @@ def check_lowest(frame: Frame, table: Table, geolevel: str) -> None:
 
 
 def check_geolevel(frame: Frame, geolevel: str) -> None:
-    """Check that a frame has a geolevel or entity category.
-
-    Raises
-    ------
-    ConfigError
-        Naming the nearest one, if it has not.
-    """
+    """Check that a frame has a geolevel or entity category."""
     known = (*frame.geolevels, *frame.entities)
     if geolevel not in known:
         near = get_close_matches(geolevel, known, n=1)
@@ -432,11 +353,6 @@ def check_held(reader: str, product: Product, table: Table) -> None:
 
     The redistricting file of 2010 has no table P5: who lives in which group quarters follows from a rule of
     the reader, and a table of it would be of that rule.
-
-    Raises
-    ------
-    ConfigError
-        If it does.
     """
     schema = product.schema
     if reader != "pl94-2010" or "hhgq" not in schema.names:

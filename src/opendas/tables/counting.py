@@ -22,13 +22,7 @@ _EXACT = 1 << 53
 
 
 def count_batches(estimate: Histogram, table: Table, grouping: Grouping) -> Iterator[tuple[int, Ints]]:
-    """Yield (first geounit, counts (geounits, t)) for consecutive geounits; memory stays bounded.
-
-    Raises
-    ------
-    DataError
-        If the estimate counts 2**53 records or more.
-    """
+    """Yield (first geounit, counts (geounits, t)) for consecutive geounits; memory stays bounded."""
     if estimate.total() >= _EXACT:
         raise DataError("the estimate holds 2**53 records or more.")
     columns = table.classes.astype(np.float64)

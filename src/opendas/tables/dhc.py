@@ -50,23 +50,12 @@ _RACES = (*_ONE_RACE, _SEVERAL_RACES)
 
 @dataclass(frozen=True, slots=True)
 class DhcTable:
-    """A table of the DHC.
+    """A table of the DHC."""
 
-    Parameters
-    ----------
-    universe : Box
-        Whom it counts.
-    body : callable
-        Returns the rows within a universe, from a box.
-    lowest : str
-        The lowest official geolevel that it is published for.
-    tallies : mapping of int to tuple of int
-        Rows that are sums of other rows, in place of their box: who stands in two of these counts twice.
-    """
-
-    universe: Box
-    body: Callable[[Box], Rows]
-    lowest: str
+    universe: Box  # whom it counts
+    body: Callable[[Box], Rows]  # returns the rows within a universe, from a box
+    lowest: str  # the lowest official geolevel that it is published for
+    # Rows that are sums of other rows, in place of their box: who stands in two of these counts twice.
     tallies: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     def rows(self) -> Rows:

@@ -29,22 +29,12 @@ class Figures:
     Columns of text name the rows of an answer, and columns of numbers are the figures. A row that a replicate
     lacks has no number there; one that only replicates have is left out.
 
-    Parameters
-    ----------
-    function : FunctionOfCounts
-    names : sequence of str
-        Of the areas counted.
-    cells : sequence of str
-        Columns of the counts.
-    counts : float64 (areas, cells)
-        The published ones.
+    - `names`: of the areas counted.
+    - `cells`: columns of the counts.
+    - `counts` (areas, cells): the published ones.
 
-    Raises
-    ------
-    ConfigError
-        If the function fails, or its answer is no table with numbers, or names two rows alike.
-    EnvironmentFailure
-        If DuckDB is needed and missing.
+    Raises `ConfigError` if the function fails, or its answer is no table with numbers, or names two rows
+    alike; `EnvironmentFailure` if DuckDB is needed and missing.
     """
 
     def __init__(
@@ -73,10 +63,7 @@ class Figures:
     def errors_of(self, differences: Floats) -> Floats:
         """Return how far the figures of other counts are from the published ones, float64 (rows, figures).
 
-        Parameters
-        ----------
-        differences : float64 (areas, cells)
-            The other counts less the published ones.
+        `differences` (areas, cells): the other counts less the published ones.
         """
         return self._numbers(self._answer(self._counts + differences)) - self.published
 

@@ -88,22 +88,13 @@ INTERVAL_SCHEMA = pa.schema(
 
 @dataclass(eq=False)
 class MeasuredProduct:
-    """One product's noisy measurements, ready to be asked.
-
-    Parameters
-    ----------
-    released : ReleasedProduct or None
-        The release they are in; None for measurements on their own.
-    margin : Margin or None
-        What the measurements were summed to, where the product has more cells than are looked at.
-    other : OtherMeasurements or None
-        Of the same truth.
-    """
+    """One product's noisy measurements, ready to be asked."""
 
     tree: NoisyTree
-    released: ReleasedProduct | None = None
+    released: ReleasedProduct | None = None  # the release they are in; None for measurements on their own
+    # What the measurements were summed to, where the product has more cells than are looked at.
     margin: Margin | None = None
-    other: OtherMeasurements | None = None
+    other: OtherMeasurements | None = None  # of the same truth
 
     @property
     def key(self) -> bytes:
@@ -135,13 +126,7 @@ class MeasuredProduct:
         return Histogram.from_entries(leaf, self.margin.cells[whole.cells], whole.counts, shape=shape)
 
     def table(self, name: str) -> Table:
-        """Return the columns of a redistricting table or of a query group.
-
-        Raises
-        ------
-        ConfigError
-            If it is neither, or a table of another product.
-        """
+        """Return the columns of a redistricting table or of a query group."""
         if self.margin is not None:
             whole = product_table(self.margin.whole, name)
             classes = self.margin.classes(whole.class_of_cell).astype(np.int32)
@@ -157,10 +142,7 @@ class MeasuredProduct:
     def grouping(self, geolevel: str) -> Grouping:
         """Return the areas of an official geolevel or entity category.
 
-        Raises
-        ------
-        ConfigError
-            If the frame has no such codes.
+        Raises `ConfigError` if the frame has no such codes.
         """
         check_geolevel(self.tree.frame, geolevel)
         if self.released is not None:
@@ -185,11 +167,8 @@ class MeasuredProduct:
     ) -> pa.Table:
         """Return the intervals of a query at a geolevel or entity category (:data:`INTERVAL_SCHEMA`).
 
-        Parameters
-        ----------
-        selected : bool
-            Only counts whose interval excludes zero, with intervals that allow for the choice:
-            :func:`~opendas.intervals.answers.selected_intervals`.
+        `selected`: only counts whose interval excludes zero, with intervals that allow for the choice:
+        :func:`~opendas.intervals.answers.selected_intervals`.
         """
         confidence_level(level)
         table, grouping = self.table(query), self.grouping(geolevel)
@@ -277,32 +256,16 @@ def open_measured(
 ) -> tuple[MeasuredProduct, str]:
     """Open what a query is asked of: a release, or a noisy measurement file of the Bureau's layout or ours.
 
-    Parameters
-    ----------
-    path : Path
-        Output folder, ``release/`` in it, ``measurements/<product>`` in that, or a folder with
-        ``State.parquet`` and so on.
-    query : str
-        A redistricting table, a query group, or ``PRODUCT:QUERY`` where a release has it in several.
-    product : str, optional
-        The product, where the path does not decide.
-    state : str, optional
-        Two digits: the only state that is read of a file of the Bureau's layout.
-    progress : callable(stage, done, total), optional
-        Told what is read of such a file.
+    - `path`: output folder, ``release/`` in it, ``measurements/<product>`` in that, or a folder with
+      ``State.parquet`` and so on.
+    - `query`: a redistricting table, a query group, or ``PRODUCT:QUERY`` where a release has it in several.
+    - `product`: the product, where the path does not decide.
+    - `state`: two digits: the only state that is read of a file of the Bureau's layout.
+    - `progress`: told what is read of such a file.
+    - Returns: `query`: its name without a product.
 
-    Returns
-    -------
-    measured : MeasuredProduct
-    query : str
-        Its name without a product.
-
-    Raises
-    ------
-    ConfigError
-        If nothing is there, or the query is unknown.
-    FormatError
-        If the files are damaged, or hold only what an estimate used.
+    Raises `ConfigError` if nothing is there, or the query is unknown; `FormatError` if the files are damaged,
+    or hold only what an estimate used.
     """
     path = located(path)
     if is_bureau_folder(path):
@@ -345,19 +308,10 @@ def describe_measurements(
 ) -> dict[str, Any]:
     """Return what is in a noisy measurement file, the Bureau's or ours; no answer is read.
 
-    Parameters
-    ----------
-    path : Path
-        A folder with ``State.parquet`` and so on, or ``measurements/<product>`` of a release.
-    state : str, optional
-        Two digits: the only state of a file of the Bureau's layout that is looked at.
+    - `path`: a folder with ``State.parquet`` and so on, or ``measurements/<product>`` of a release.
+    - `state`: two digits: the only state of a file of the Bureau's layout that is looked at.
 
-    Raises
-    ------
-    ConfigError
-        If it is neither.
-    FormatError
-        If it is damaged.
+    Raises `ConfigError` if it is neither; `FormatError` if it is damaged.
     """
     path = located(path)
     if is_bureau_folder(path):
@@ -399,23 +353,14 @@ def open_together(
 ) -> tuple[MeasuredProduct, str]:
     """Open several files of the Bureau's layout as one set of measurements.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        In any order: redistricting and DHC, persons and units. Files that say nothing about the question are
-        left out.
-    query, state
-        As for :func:`open_measured`; ``PRODUCT:QUERY`` where persons and units both have it.
-    totals : PublicTotals, optional
-        What the files leave out.
+    - `paths`: in any order: redistricting and DHC, persons and units. Files that say nothing about the
+      question are left out.
+    - `query`, `state`: as for :func:`open_measured`; ``PRODUCT:QUERY`` where persons and units both have it.
+    - `totals`: what the files leave out.
 
-    Raises
-    ------
-    ConfigError
-        If a product is there twice, or the question is of none of them, or of persons and units.
-    FormatError
-        If files are damaged, or totals contradict them. That files contradict each other is found with the
-        first answer.
+    Raises `ConfigError` if a product is there twice, or the question is of none of them, or of persons and
+    units; `FormatError` if files are damaged, or totals contradict them. That files contradict each other is
+    found with the first answer.
     """
     files: dict[str, BureauFile] = {}
     for path in map(located, paths):

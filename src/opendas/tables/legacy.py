@@ -57,13 +57,7 @@ _FIXED_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def _geolevels(frame: Frame, geolevels: Sequence[str]) -> tuple[str, ...]:
-    """Return the geolevels of the file's records, with the official ones above; all, where none is given.
-
-    Raises
-    ------
-    ConfigError
-        If the format has no summary level for one, or the frame no area of it.
-    """
+    """Return the geolevels of the file's records, with the official ones above; all, where none is given."""
     official = [name for name in frame.geolevels if name in SUMMARY_LEVELS]
     if not geolevels:
         return (*official, *(name for name in frame.categories if name in SUMMARY_LEVELS))
@@ -299,16 +293,8 @@ def _header_text(areas: OfficialAreas, records: Ints, totals: dict[str, Ints]) -
 def legacy_members(release: ReleaseFolder, geolevels: Sequence[str] = ()) -> dict[str, dict[str, bytes]]:
     """Return the members of each state's zip file, by file name.
 
-    Parameters
-    ----------
-    geolevels : sequence of str
-        Official geolevels, each of which brings those above it, and entity categories; none are all that the
-        release knows, with every other record of the header that its input had.
-
-    Raises
-    ------
-    ConfigError
-        If one of the two products was not run, the leaves are no census blocks, or a geolevel has no area.
+    `geolevels`: official geolevels, each of which brings those above it, and entity categories; none are all
+    that the release knows, with every other record of the header that its input had.
     """
     products = {}
     for layout in ("persons", "units"):
@@ -341,12 +327,8 @@ def write_legacy(
 ) -> tuple[Path, ...]:
     """Write one zip file a state into ``tables/pl94/`` and return the paths.
 
-    Parameters
-    ----------
-    geolevels : sequence of str
-        As for :func:`legacy_members`; the folder is then called ``pl94_county+place``, say.
-    to : Path, optional
-        Folder instead of ``tables/`` of the release.
+    - `geolevels`: as for :func:`legacy_members`; the folder is then called ``pl94_county+place``, say.
+    - `to`: folder instead of ``tables/`` of the release.
     """
     name = f"pl94_{'+'.join(geolevels)}" if geolevels else "pl94"
     folder = (release.path / "tables" if to is None else to) / name

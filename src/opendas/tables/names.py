@@ -40,10 +40,7 @@ def geo_ids(released: ReleasedProduct, grouping: Grouping) -> list[str] | None:
     Where the geographic header of the input has one for an area of a plan (districts of a Congress, of a
     legislature), it is that one.
 
-    Returns
-    -------
-    list of str or None
-        None where the geolevel is none of the census.
+    Returns None where the geolevel is none of the census.
     """
     prefix = _PREFIXES.get(grouping.geolevel)
     if prefix is None or released.frame.leaf not in CENSUS_PREFIX:

@@ -38,27 +38,16 @@ def write_plans(
     ``margin``: that of the count, where the release has replicates and there is one plan. A value is a whole
     number unless blocks count in part.
 
-    Parameters
-    ----------
-    path : Path
-        Output folder, or ``release/`` in it.
-    tables : sequence of str
-        Published tables or query groups.
-    blocks : Path
-        As for :func:`~opendas.files.area_files.read_area_file`; with `many`, as for
-        :func:`~opendas.files.area_files.read_plans`.
-    fmt : ``"parquet"`` or ``"csv"``
-    allow_derived : bool
-        As in :func:`~opendas.tables.tabulate.table_request`.
-    to : Path
-        Folder outside of the release: a plan is no part of it.
+    - `path`: output folder, or ``release/`` in it.
+    - `tables`: published tables or query groups.
+    - `blocks`: as for :func:`~opendas.files.area_files.read_area_file`; with `many`, as for
+      :func:`~opendas.files.area_files.read_plans`.
+    - `fmt`, ``"parquet"`` or ``"csv"``.
+    - `allow_derived`: as in :func:`~opendas.tables.tabulate.table_request`.
+    - `to`: folder outside of the release: a plan is no part of it.
 
-    Raises
-    ------
-    ConfigError
-        If a table is unknown or needs what the input lacks.
-    DataError
-        If the file of blocks is refused.
+    Raises `ConfigError` if a table is unknown or needs what the input lacks; `DataError` if the file of
+    blocks is refused.
     """
     if fmt not in ("parquet", "csv"):
         raise ConfigError(f"unknown format {fmt!r} of a table of areas; known are parquet and csv.")

@@ -45,40 +45,20 @@ margin where too many replicates have no number."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Margins:
-    """How far published figures may lie from the truth, float64 (a, t) each.
+    """How far published figures may lie from the truth, float64 (a, t) each."""
 
-    Parameters
-    ----------
-    margin : float64 (a, t)
-        At the level asked: nearly all replicates err by no more.
-    bias : float64 (a, t)
-        Mean error of the replicates: above 0 where counts come out too large.
-    standard_error : float64 (a, t)
-        Standard deviation of the replicates.
-    """
-
-    margin: Floats
-    bias: Floats
-    standard_error: Floats
+    margin: Floats  # float64 (a, t). At the level asked: nearly all replicates err by no more.
+    bias: Floats  # float64 (a, t). Mean error of the replicates: above 0 where counts come out too large.
+    standard_error: Floats  # float64 (a, t). Standard deviation of the replicates.
 
 
 def spread_of(errors: Iterable[Floats], runs: int, level: Fraction) -> Margins:
     """Return the margins of figures from the errors of their replicates.
 
-    Parameters
-    ----------
-    errors : iterable of R float64 (a, t)
-        Replicate less published figure, taken one by one; those that are not 0 are kept. An error that is
-        no number counts as the largest of all.
-    runs : int
-        Their number R, at least 2.
-    level : Fraction
-        Strictly between 0 and 1.
-
-    Raises
-    ------
-    ConfigError
-        If there are too few replicates for the level.
+    - `errors`, iterable of R float64 (a, t): replicate less published figure, taken one by one; those that
+      are not 0 are kept. An error that is no number counts as the largest of all.
+    - `runs`: their number R, at least 2.
+    - `level`: strictly between 0 and 1.
 
     Notes
     -----
@@ -118,24 +98,13 @@ def spread_of(errors: Iterable[Floats], runs: int, level: Fraction) -> Margins:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replicated:
-    """Published counts, and the file of their replicates.
-
-    Parameters
-    ----------
-    product : Product
-    frame : Frame
-    counts : Histogram
-        One row per leaf of the frame.
-    path : Path
-        Of the replicates; perhaps there are none yet.
-    official : OfficialAreas or None
-        Those without a leaf too, where the counts come with a list of them.
-    """
+    """Published counts, and the file of their replicates."""
 
     product: Product
     frame: Frame
-    counts: Histogram
-    path: Path
+    counts: Histogram  # one row per leaf of the frame
+    path: Path  # of the replicates; perhaps there are none yet
+    # Those without a leaf too, where the counts come with a list of them.
     official: OfficialAreas | None = None
 
     @classmethod
@@ -151,15 +120,7 @@ class Replicated:
 
     @property
     def file(self) -> ReplicateFile:
-        """The replicates.
-
-        Raises
-        ------
-        ConfigError
-            If there are none.
-        FormatError
-            If they are of other counts.
-        """
+        """The replicates."""
         name = self.product.name
         if not self.path.is_file():
             tied = "" if self.product.tied is None else " --tied EARLIER, the release that it is tied to,"
@@ -183,14 +144,8 @@ def replicated_counts(
 ) -> Iterator[Floats]:
     """Yield a table of the published counts, then that of each replicate less the published one, (a, t) each.
 
-    Parameters
-    ----------
-    base : Replicated
-    table : Table
-    where : Grouping or AreaWeights
-        Of the same frame.
-    runs : int, optional
-        The first of them only.
+    - `where`: of the same frame.
+    - `runs`: the first of them only.
     """
     file = base.file
     yield _counted(base.counts, table, base.frame, where)
@@ -207,22 +162,11 @@ def table_margins(
 ) -> Margins:
     """Return the margins of the counts of a table.
 
-    Parameters
-    ----------
-    base : Replicated
-    table : Table
-    where : Grouping or AreaWeights
-        Of the same frame.
-    level : Fraction
-    runs : int, optional
-        Take the first of them only: later ones were drawn after a table was made.
+    - `where`: of the same frame.
+    - `runs`: take the first of them only: later ones were drawn after a table was made.
 
-    Raises
-    ------
-    ConfigError
-        If there are no replicates, or too few.
-    FormatError
-        If the replicates are of other counts.
+    Raises `ConfigError` if there are no replicates, or too few; `FormatError` if the replicates are of other
+    counts.
     """
     errors = replicated_counts(base, table, where, runs)
     next(errors)
@@ -239,21 +183,11 @@ def margins_of(
 ) -> pa.Table:
     """Return published counts, or figures made of them, with their margins (:data:`MARGIN_SCHEMA`).
 
-    Parameters
-    ----------
-    base : Replicated
-    query : str
-        A published table or a query group.
-    where : str or AreaWeights
-        Geolevel or entity category; or areas that someone drew.
-    level : Fraction
-    of : callable, str or pair of str, optional
-        Figures to make of the counts; see :mod:`opendas.tables.figures`.
+    - `query`: a published table or a query group.
+    - `where`: geolevel or entity category; or areas that someone drew.
+    - `of`, callable, str or pair of str: figures to make of the counts; see :mod:`opendas.tables.figures`.
 
-    Raises
-    ------
-    ConfigError, FormatError
-        As :func:`table_margins`; and if the query or geolevel is unknown.
+    Raises `ConfigError, FormatError` as :func:`table_margins`; and if the query or geolevel is unknown.
     """
     table, frame = product_table(base.product, query), base.frame
     areas: Grouping | AreaWeights

@@ -27,25 +27,11 @@ def replicate_weights(base: Replicated, query: str, geolevel: str) -> pa.Table:
 
     Memory follows the rows that are not 0 everywhere, times the replicates, in four bytes each.
 
-    Parameters
-    ----------
-    base : Replicated
-    query : str
-        A query group. Its rows count every record once.
-    geolevel : str
-        Geolevel or entity category.
-
-    Returns
-    -------
-    pyarrow.Table
-        ``geocode``; a column for each attribute or recode of the query group, with labels; ``weight``, the
-        published count; ``rep1``, ``rep2`` ..., that of each replicate. Combinations that are 0 in all of
-        them are left out.
-
-    Raises
-    ------
-    ConfigError
-        For a published table, whose cells overlap; if there are no replicates.
+    - `query`: a query group. Its rows count every record once.
+    - `geolevel`: geolevel or entity category.
+    - Returns: pyarrow.Table: ``geocode``; a column for each attribute or recode of the query group, with
+      labels; ``weight``, the published count; ``rep1``, ``rep2`` ..., that of each replicate. Combinations
+      that are 0 in all of them are left out.
 
     Notes
     -----

@@ -32,24 +32,11 @@ def shortest_of(margins: pa.Table, intervals: pa.Table) -> pa.Table:
     The choice looks at widths alone, of all areas together: a choice area by area would favour margins that
     came out too small.
 
-    Parameters
-    ----------
-    margins : pyarrow.Table
-        Published counts (:data:`~opendas.tables.replicate_margins.MARGIN_SCHEMA`).
-    intervals : pyarrow.Table
-        Of the least-squares estimates of the same areas and cells, in the same order
-        (:data:`~opendas.tables.interval_tables.INTERVAL_SCHEMA`).
-
-    Returns
-    -------
-    pyarrow.Table
-        :data:`SHORTEST_SCHEMA`. The interval of a published count is the count plus or minus its margin,
-        widened by :data:`WIDENED`, rounded up, and cut off at 0.
-
-    Raises
-    ------
-    FormatError
-        If the two are not of the same areas and cells.
+    - `margins`, pyarrow.Table: published counts (:data:`~opendas.tables.replicate_margins.MARGIN_SCHEMA`).
+    - `intervals`, pyarrow.Table: of the least-squares estimates of the same areas and cells, in the same
+      order (:data:`~opendas.tables.interval_tables.INTERVAL_SCHEMA`).
+    - Returns: pyarrow.Table: :data:`SHORTEST_SCHEMA`. The interval of a published count is the count plus or
+      minus its margin, widened by :data:`WIDENED`, rounded up, and cut off at 0.
     """
     for name in ("geocode", "cell"):
         if not margins.column(name).equals(intervals.column(name)):

@@ -82,27 +82,15 @@ _DECIMALS = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableRequest:
-    """One table at one geolevel.
-
-    Parameters
-    ----------
-    stem : str
-        File name without its ending.
-    confidence : Fraction
-        Of the margins of error, and the level of intervals.
-    measured : MeasuredProduct or None
-        What intervals are made from; None for a table without.
-    replicates : int
-        How many replicates the margins of counts are made from; 0 for a table without.
-    """
+    """One table at one geolevel."""
 
     released: ReleasedProduct
     table: Table
     grouping: Grouping
-    stem: str
-    confidence: Fraction
-    measured: MeasuredProduct | None = None
-    replicates: int = 0
+    stem: str  # file name without its ending
+    confidence: Fraction  # of the margins of error, and the level of intervals
+    measured: MeasuredProduct | None = None  # what intervals are made from; None for a table without
+    replicates: int = 0  # how many replicates the margins of counts are made from; 0 for a table without
 
 
 def variables_of(released: ReleasedProduct, table: Table) -> tuple[str, ...]:
@@ -113,13 +101,7 @@ def variables_of(released: ReleasedProduct, table: Table) -> tuple[str, ...]:
 
 
 def file_name(stem: str, fmt: str) -> str:
-    """Return the name of a table's file.
-
-    Raises
-    ------
-    ConfigError
-        If no file can have it.
-    """
+    """Return the name of a table's file."""
     name = f"{stem}.{fmt}"
     if len(name.encode()) > LONGEST_NAME:
         raise ConfigError(
@@ -131,13 +113,7 @@ def file_name(stem: str, fmt: str) -> str:
 
 
 def percent_text(confidence: Fraction) -> str:
-    """Return a confidence as the names of columns end with it, for instance ``90``.
-
-    Raises
-    ------
-    ConfigError
-        If the confidence does not lie strictly between 0 and 1.
-    """
+    """Return a confidence as the names of columns end with it, for instance ``90``."""
     if not 0 < confidence < 1:
         raise ConfigError(
             f"the confidence of margins lies between 0 and 1, for instance 0.90; not {confidence}."
@@ -158,27 +134,18 @@ def table_request(
 ) -> TableRequest:
     """Resolve a table name and a geolevel.
 
-    Parameters
-    ----------
-    name : str
-        A published table of a product, such as ``P1``, ``H1`` or ``PCT12``, a query group, or
-        ``PRODUCT:NAME`` where several products have it.
-    geolevel : str
-        Official geolevel or entity category of the frame.
-    measured : dict of product name to MeasuredProduct, optional
-        Give it to have intervals: measurements are opened into it once, for all tables of a product.
-    replicates : int, optional
-        Make margins of counts from so many replicates; by default from all that the release holds.
-    allow_derived : bool
-        Also a table of what the input does not hold, and the reader derived.
+    - `name`: a published table of a product, such as ``P1``, ``H1`` or ``PCT12``, a query group, or
+      ``PRODUCT:NAME`` where several products have it.
+    - `geolevel`: official geolevel or entity category of the frame.
+    - `measured`, dict of product name to MeasuredProduct: give it to have intervals: measurements are opened
+      into it once, for all tables of a product.
+    - `replicates`: make margins of counts from so many replicates; by default from all that the release
+      holds.
+    - `allow_derived`: also a table of what the input does not hold, and the reader derived.
 
-    Raises
-    ------
-    ConfigError
-        If the table is unknown, its product was not run, or the frame has no such geolevel; or if it needs
-        what the input lacks.
-    FormatError
-        If intervals are wanted and the measurement files do not hold all answers.
+    Raises `ConfigError` if the table is unknown, its product was not run, or the frame has no such geolevel;
+    or if it needs what the input lacks; `FormatError` if intervals are wanted and the measurement files do
+    not hold all answers.
     """
     percent_text(confidence)
     released, query, explicit = find_table(release, name)
@@ -319,16 +286,12 @@ def write_table(
 ) -> Path:
     """Write one table, for instance ``tables/P1_block.parquet``, and return its path.
 
-    Parameters
-    ----------
-    name, geolevel, confidence, measured, replicates, allow_derived
-        As in :func:`table_request`.
-    fmt : ``"parquet"`` or ``"csv"``
-        A CSV file also has ``GEO_ID`` and ``NAME`` of each geounit, where they are known, and the stamps of
-        the release, which a Parquet file has in its metadata.
-    to : Path, optional
-        Folder to write into; by default ``tables/`` of the release, whose certificate must then be issued
-        again.
+    - `name`, `geolevel`, `confidence`, `measured`, `replicates`, `allow_derived`: as in
+      :func:`table_request`.
+    - `fmt`, ``"parquet"`` or ``"csv"``: a CSV file also has ``GEO_ID`` and ``NAME`` of each geounit, where
+      they are known, and the stamps of the release, which a Parquet file has in its metadata.
+    - `to`: folder to write into; by default ``tables/`` of the release, whose certificate must then be issued
+      again.
     """
     if fmt not in ("parquet", "csv"):
         raise ConfigError(f"unknown format {fmt!r} of a single table; known are parquet and csv.")
@@ -477,15 +440,7 @@ def write_long(
 ) -> Path:
     """Write tables at several geolevels into one file in long form, and return its path.
 
-    Parameters
-    ----------
-    tables, geolevels, fmt, replicates, allow_derived, to
-        As in :func:`write_table`.
-
-    Raises
-    ------
-    ConfigError
-        As :func:`table_request`; and if two of the tables have a variable of one name.
+    `tables`, `geolevels`, `fmt`, `replicates`, `allow_derived`, `to`: as in :func:`write_table`.
     """
     if fmt not in ("parquet", "csv"):
         raise ConfigError(f"unknown format {fmt!r} of a table in long form; known are parquet and csv.")
@@ -533,12 +488,8 @@ def tabulate(
 ) -> pa.Table:
     """Return one table as an Arrow table, without writing a file.
 
-    Parameters
-    ----------
-    path : Path
-        Output folder, or ``release/`` in it.
-    name, geolevel, confidence, allow_derived
-        As in :func:`table_request`.
+    - `path`: output folder, or ``release/`` in it.
+    - `name`, `geolevel`, `confidence`, `allow_derived`: as in :func:`table_request`.
     """
     request = table_request(ReleaseFolder(path), name, geolevel, confidence, allow_derived=allow_derived)
     return pa.concat_tables(table_batches(request))
@@ -558,29 +509,15 @@ def write_tables(
 ) -> tuple[Path, ...]:
     """Write tables, each at every geolevel, and return their paths: geolevels in the order given.
 
-    Parameters
-    ----------
-    path : Path
-        Output folder, or ``release/`` in it.
-    tables, geolevels : sequence of str
-        As in :func:`table_request`, each once. With ``pl94`` tables are those of redistricting; a file holds
-        all six.
-    fmt : str
-        One of :data:`TABLE_FORMATS`.
-    intervals : bool
-        Put estimate and interval beside each count; not with ``pl94``, and not in long form.
-    long : bool
-        All of them in one file, in long form.
-    allow_derived : bool
-        As in :func:`table_request`.
-    to : Path, optional
-        Folder to write into; by default ``tables/`` of the release, whose certificate must then be issued
-        again.
-
-    Raises
-    ------
-    ConfigError
-        Before anything is written, if a table or geolevel is unknown, or a table's product was not run.
+    - `path`: output folder, or ``release/`` in it.
+    - `tables`, `geolevels`: as in :func:`table_request`, each once. With ``pl94`` tables are those of
+      redistricting; a file holds all six.
+    - `fmt`: one of :data:`TABLE_FORMATS`.
+    - `intervals`: put estimate and interval beside each count; not with ``pl94``, and not in long form.
+    - `long`: all of them in one file, in long form.
+    - `allow_derived`: as in :func:`table_request`.
+    - `to`: folder to write into; by default ``tables/`` of the release, whose certificate must then be issued
+      again.
     """
     if fmt not in TABLE_FORMATS:
         raise ConfigError(f"unknown table format {fmt!r}; known are {', '.join(TABLE_FORMATS)}.")
@@ -652,14 +589,10 @@ def _noise_margin(file: MeasurementFile, query: str, multiple: Fraction, confide
 def margins(released: ReleasedProduct, table: Table, grouping: Grouping, confidence: Fraction) -> Ints:
     """Return the margin of error of each cell, int64 (g, t); :data:`NO_MARGIN` where none is known.
 
-    Parameters
-    ----------
-    grouping : Grouping
-        Of the same frame. Margins exist at official geolevels that are levels of the spine used, for the
-        geounits that the spine has with the same leaves; an only child whose share its parent took over has
-        the parent's.
-    confidence : Fraction
-        In (0, 1), for instance 9/10.
+    - `grouping`: of the same frame. Margins exist at official geolevels that are levels of the spine used,
+      for the geounits that the spine has with the same leaves; an only child whose share its parent took over
+      has the parent's.
+    - `confidence`: in (0, 1), for instance 9/10.
     """
     out = np.full((len(grouping), len(table.columns)), NO_MARGIN, dtype=np.int64)
     spine = released.spine

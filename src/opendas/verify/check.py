@@ -17,17 +17,9 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The outcome of one check: its name, whether it passed, and details. Never holds a confidential value.
+    """The outcome of one check; never holds a confidential value."""
 
-    Parameters
-    ----------
-    name : str
-        For instance ``"pl94-persons: constraints"``.
-    ok : bool
-    detail : str
-    """
-
-    name: str
+    name: str  # for instance ``"pl94-persons: constraints"``
     ok: bool
     detail: str
 
@@ -48,11 +40,7 @@ def first_few(names: Iterable[str], limit: int = 5) -> str:
 def differing(one: Any, other: Any, where: str = "") -> Iterator[str]:
     """Yield the places where two JSON values differ; floats may differ in their last digits between machines.
 
-    Parameters
-    ----------
-    one, other : JSON values
-    where : str
-        Path of keys and list positions, separated by dots.
+    `where`: path of keys and list positions, separated by dots.
     """
     if isinstance(one, float) and isinstance(other, float):
         same = math.isclose(one, other, rel_tol=_TOLERANCE)
@@ -89,11 +77,8 @@ class BackgroundCheck:
 
     Large checks spend most of their time reading and searching, which release Python's lock.
 
-    Parameters
-    ----------
-    name : str
-    function : callable(Event) -> str
-        Returns details or raises; stops once the event is set, since its result is then not needed.
+    `function`, callable(Event) -> str: returns details or raises; stops once the event is set, since its
+    result is then not needed.
     """
 
     def __init__(self, name: str, function: Callable[[Event], str]) -> None:

@@ -51,13 +51,7 @@ _KEYS = ("format", "version", "commit", "issued", "runs", "totals", "files")
 
 
 def read_certificate(release: Path) -> dict[str, Any]:
-    """Read ``certificate.json``.
-
-    Raises
-    ------
-    CheckFailed
-        If it is missing, not JSON, or has another format.
-    """
+    """Read ``certificate.json``."""
     path = release / "certificate.json"
     require(path.is_file(), "certificate.json is missing.")
 

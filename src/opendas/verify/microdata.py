@@ -32,12 +32,7 @@ _LEAVES_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True)
 class Microdata:
-    """The records of one product, read once.
-
-    Parameters
-    ----------
-    released : ReleasedProduct
-    """
+    """The records of one product, read once."""
 
     released: ReleasedProduct
 

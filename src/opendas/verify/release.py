@@ -59,24 +59,12 @@ def verify_release(
 ) -> tuple[Check, ...]:
     """Verify a release and return the outcome of every check.
 
-    Parameters
-    ----------
-    path : Path
-        The output folder, or ``release/`` in it.
-    allow_seeded : bool
-        Accept a run that is stamped NOT FOR RELEASE.
-    allow_domain_from_records : bool
-        Accept a run that is stamped DOMAIN FROM RECORDS.
+    - `path`: the output folder, or ``release/`` in it.
+    - `allow_seeded`: accept a run that is stamped NOT FOR RELEASE.
+    - `allow_domain_from_records`: accept a run that is stamped DOMAIN FROM RECORDS.
+    - Returns: in a fixed order; the release passes if all are ok.
 
-    Returns
-    -------
-    tuple of Check
-        In a fixed order; the release passes if all are ok.
-
-    Raises
-    ------
-    ConfigError
-        If there is no release at `path`.
+    Raises `ConfigError` if there is no release at `path`.
     """
     release = release_path(path)
     first = run_check("certificate", lambda: _certificate(release))
