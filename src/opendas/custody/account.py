@@ -36,22 +36,13 @@ READINGS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Counts of acts through which a release may have been chosen with the truth in sight.
+    """Counts of acts through which a release may have been chosen with the truth in sight."""
 
-    Parameters
-    ----------
-    plans : int
-        Readings for planning, before the release was measured.
-    evaluations : int
-        Comparisons of the data with releases of the same protected unit or outside the account, and exact
-        tables, with which any release can be compared.
-    candidates : int
-        Other releases of the same protected unit, measured but not published.
-    """
-
-    plans: int
+    plans: int  # readings for planning, before the release was measured
+    # Comparisons of the data with releases of the same protected unit or outside the account, and exact
+    # tables, with which any release can be compared.
     evaluations: int
-    candidates: int
+    candidates: int  # other releases of the same protected unit, measured but not published
 
     @property
     def possible(self) -> bool:
@@ -61,41 +52,20 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class AccountFacts:
-    """Facts of a certificate about the account.
+    """Facts of a certificate about the account."""
 
-    Parameters
-    ----------
-    book : bool
-        Whether the data set has a book; otherwise, the account is the output folder's own.
-    acts : int
-        Number of measurements in the account.
-    places : mapping of str to int
-        Product of this release -> its position among these acts.
-    readings : int
-        Number of readings of the truth without noise: evaluations, tuning, allocation.
-    head : str or None
-        The blinded head of the book.
-    unit, relation, change : str or None
-        Protected unit of the book, and the change that its limit covers.
-    limit : mapping of str to str
-        Exact texts: ``rho``, and ``epsilon`` with ``delta`` if declared so.
-    spent : Fraction or None
-        Total rho of the book's acts.
-    delta : Fraction
-        Sum of the deltas of the book's acts that are approximate rho-zCDP.
-    """
-
-    book: bool
-    acts: int
-    places: Mapping[str, int]
-    readings: int
-    head: str | None = None
-    unit: str | None = None
+    book: bool  # whether the data set has a book; otherwise, the account is the output folder's own
+    acts: int  # number of measurements in the account
+    places: Mapping[str, int]  # product of this release -> its position among these acts
+    readings: int  # number of readings of the truth without noise: evaluations, tuning, allocation
+    head: str | None = None  # the blinded head of the book
+    unit: str | None = None  # protected unit of the book
     relation: str | None = None
-    change: str | None = None
+    change: str | None = None  # the change that the limit of the book covers
+    # Exact texts: ``rho``, and ``epsilon`` with ``delta`` if declared so.
     limit: Mapping[str, str] = field(default_factory=dict)
-    spent: Fraction | None = None
-    delta: Fraction = Fraction(0)
+    spent: Fraction | None = None  # total rho of the book's acts
+    delta: Fraction = Fraction(0)  # sum of the deltas of the book's acts that are approximate rho-zCDP
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values for JSON."""
@@ -106,12 +76,7 @@ class AccountFacts:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_dict` wrote.
-
-        Raises
-        ------
-        FormatError
-        """
+        """Read what :meth:`to_dict` wrote."""
         try:
             spent = record["spent"]
             exact = None if spent is None else parse_fraction(spent, "spent")
@@ -128,14 +93,9 @@ def account_of(
 ) -> AccountFacts:
     """Return the facts of an account for a certificate.
 
-    Parameters
-    ----------
-    lines : sequence of LedgerLine
-        Lines of the book, or of the output folder's own ledger.
-    run_ids : mapping of product to run
-        The runs of the release.
-    blind : callable(head), optional
-        Blinds the head of a book; a release does not state the head of a folder's own ledger.
+    - `lines`: lines of the book, or of the output folder's own ledger.
+    - `run_ids`, product -> run: the runs of the release.
+    - `blind` (head): blinds the head of a book; a release does not state the head of a folder's own ledger.
     """
     entries = [line.entry for line in lines if line.entry is not None]
     order = {entry.run_id: number for number, entry in enumerate(entries, start=1)}
@@ -172,16 +132,7 @@ def _book_totals(terms: BookTerms, entries: Sequence[LedgerEntry]) -> tuple[Spen
 def selection_of(lines: Sequence[LedgerLine], run_ids: Collection[str]) -> Selection:
     """Count the acts through which a release may have been chosen with the truth in sight.
 
-    Parameters
-    ----------
-    lines : sequence of LedgerLine
-    run_ids : collection of str
-        Of the release.
-
-    Raises
-    ------
-    PrivacyError
-        If the account contains none of these runs.
+    `run_ids`: of the release.
     """
     entries = {line.run_id: line.entry for line in lines if line.entry is not None}
     acts = [(number, line.said) for number, line in enumerate(lines) if isinstance(line.said, LedgerAct)]
@@ -205,10 +156,7 @@ def selection_of(lines: Sequence[LedgerLine], run_ids: Collection[str]) -> Selec
 def book_answer(lines: Sequence[LedgerLine]) -> dict[str, Any]:
     """Return the content of ``opendas ledger BOOK --json``: limit, spent, totals, acts. It names runs.
 
-    Parameters
-    ----------
-    lines : sequence of LedgerLine
-        Of a book.
+    `lines`: of a book.
     """
     terms = lines[0].said
     if not isinstance(terms, BookTerms):

@@ -25,11 +25,6 @@ def rho_within(epsilon: Fraction, delta: Fraction) -> Fraction:
     """Return the largest rho of nine decimals whose epsilon at delta is at most the one given.
 
     The conversion is that of :func:`opendas.privacy.zcdp.epsilon_cks`, which rounds up: the rho is safe.
-
-    Raises
-    ------
-    ConfigError
-        If even the least rho exceeds it.
     """
 
     def within(steps: int) -> bool:
@@ -52,31 +47,17 @@ def rho_within(epsilon: Fraction, delta: Fraction) -> Fraction:
 
 @dataclass(frozen=True, slots=True)
 class BookTerms:
-    """The first line of a book.
-
-    Parameters
-    ----------
-    unit : str
-        Identifier of the protected unit.
-    relation : Neighbours
-        Change that the limit covers: one unit replaced, or one added or removed.
-    rho : Fraction
-        The limit.
-    epsilon, delta : Fraction or None
-        The limit as declared, if it was declared in epsilon; `rho` enforces it.
-    key_commitment : str
-        Commitment to the key that tags inputs; each book has its own.
-    version : str
-    """
+    """The first line of a book."""
 
     run_id: ClassVar[str] = ""
 
-    unit: str
-    relation: Neighbours
-    rho: Fraction
+    unit: str  # identifier of the protected unit
+    relation: Neighbours  # change that the limit covers: one unit replaced, or one added or removed
+    rho: Fraction  # the limit
+    # The limit as declared, with `delta`, if it was declared in epsilon; `rho` enforces it.
     epsilon: Fraction | None
     delta: Fraction | None
-    key_commitment: str
+    key_commitment: str  # commitment to the key that tags inputs; each book has its own
     version: str
 
     def __post_init__(self) -> None:
@@ -100,20 +81,8 @@ class BookTerms:
     ) -> Self:
         """Return the terms of a new book.
 
-        Parameters
-        ----------
-        unit : str
-            Identifier of the protected unit, such as ``person`` or ``housing-unit``.
-        rho : exact number, optional
-            The limit; alternatively, `epsilon` with `delta`.
-        epsilon, delta : exact numbers, optional
-        relation : Neighbours
-        key_commitment, version : str
-
-        Raises
-        ------
-        ConfigError
-            If the unit is not an identifier, or the limit is not given in exactly one way.
+        - `unit`: identifier of the protected unit, such as ``person`` or ``housing-unit``.
+        - `rho`: the limit; alternatively, `epsilon` with `delta`.
         """
         if unit != unit_id(unit):
             raise ConfigError(f"--unit {unit}: write the protected unit as {unit_id(unit)!r}.")
@@ -136,13 +105,7 @@ class BookTerms:
         return change_of(self.unit)
 
     def cost(self, entry: LedgerEntry) -> Fraction:
-        """Return the loss of an act for one protected unit, in rho.
-
-        Raises
-        ------
-        PrivacyError
-            If it is unknown or infinite; the book then refuses the act.
-        """
+        """Return the loss of an act for one protected unit, in rho."""
         if not self.change.factors.get(entry.unit):
             raise PrivacyError(
                 f"the account is one of a {self.unit}, and {entry.product} protects a {entry.unit}: nothing "
@@ -172,10 +135,7 @@ class BookTerms:
     def admit(self, earlier: Iterable[LedgerEntry], entry: LedgerEntry) -> None:
         """Refuse an act that would exceed the limit.
 
-        Raises
-        ------
-        PrivacyError
-            Before any draw.  Notes
+        Notes
         -----
         Feldman and Zrnic (2021), Theorem 4.3, at every order: acts chosen adaptively stay within the limit
         together if the sum of their losses never exceeds it.

@@ -33,19 +33,11 @@ InputTags = Callable[[RunKey], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """A book with its key.
-
-    Parameters
-    ----------
-    path : Path
-    terms : BookTerms
-    key : RunKey
-        Tags inputs and blinds the head; it never draws noise.
-    """
+    """A book with its key."""
 
     path: Path
     terms: BookTerms
-    key: RunKey = field(repr=False)
+    key: RunKey = field(repr=False)  # tags inputs and blinds the head; it never draws noise
 
     def covers(self, tags: Iterable[str]) -> bool:
         """Whether the book holds an input with one of these tags."""
@@ -62,20 +54,11 @@ class Book:
 def add_loss(book: Book, rho: Fraction | str | int, what: str) -> None:
     """Enter a loss spent elsewhere: by another program, or before the book existed.
 
-    Parameters
-    ----------
-    book : Book
-    rho : exact number
-        Loss of one protected unit of the book, under its relation, with induced changes.
-    what : str
-        Description for readers of the book.
+    - `rho`: loss of one protected unit of the book, under its relation, with induced changes.
+    - `what`: description for readers of the book.
 
-    Raises
-    ------
-    ConfigError
-        If the description is empty.
-    PrivacyError
-        If the sum would exceed the limit, which is then too small.
+    Raises `ConfigError` if the description is empty; `PrivacyError` if the sum would exceed the limit, which
+    is then too small.
     """
     if not what.strip():
         raise ConfigError("say in a few words what was released, and when (--note).")
@@ -110,22 +93,12 @@ def create_book(
 ) -> Book:
     """Create a book, with its key beside it, and link it in the folder of books.
 
-    Parameters
-    ----------
-    path : Path
-        A new file, in a folder that exists.
-    unit : str
-        Identifier of the protected unit.
-    rho, epsilon, delta : exact numbers
-        The limit: a rho, or an epsilon at a delta.
-    relation : Neighbours
+    - `path`: a new file, in a folder that exists.
+    - `unit`: identifier of the protected unit.
+    - `rho`, `epsilon`, `delta`: the limit: a rho, or an epsilon at a delta.
 
-    Raises
-    ------
-    ConfigError
-        If the file exists already, or unit or limit are invalid.
-    EnvironmentFailure
-        If it cannot be written. If only the link fails, the book exists and is used with ``--ledger``.
+    Raises `ConfigError` if the file exists already, or unit or limit are invalid; `EnvironmentFailure` if it
+    cannot be written. If only the link fails, the book exists and is used with ``--ledger``.
     """
     key_path = _key_path(path)
     if path.exists() or path.is_symlink() or not path.absolute().parent.is_dir():
@@ -154,15 +127,7 @@ def create_book(
 
 
 def book_of(path: Path) -> Book:
-    """Open a book.
-
-    Raises
-    ------
-    ConfigError
-        If the file does not exist or is not a book.
-    PrivacyError
-        If it is damaged, or its key is missing or another book's.
-    """
+    """Open a book."""
     if not path.is_file():
         raise ConfigError(f"--ledger {path}: there is no such book; opendas ledger create makes one.")
     terms = Ledger.beside(path).terms
@@ -201,12 +166,8 @@ def books_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
 def known_books() -> tuple[Book, ...]:
     """Open the books that may cover runs of this user.
 
-    Raises
-    ------
-    EnvironmentFailure
-        If a linked book is missing: whether it covers an input is then unknown.
-    PrivacyError
-        If one is damaged, or its key is missing.
+    Raises `EnvironmentFailure` if a linked book is missing: whether it covers an input is then unknown;
+    `PrivacyError` if one is damaged, or its key is missing.
     """
     folder = books_folder()
     if folder is None or not folder.is_dir():

@@ -25,18 +25,10 @@ Numbers = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TagSum:
-    """Partial sum of encrypted entries, to be combined with others. Confidential: it is not the tag.
+    """Partial sum of encrypted entries, to be combined with others. Confidential: it is not the tag."""
 
-    Parameters
-    ----------
-    blocks : int
-        Bitwise sum without carry of the entries' blocks, 128 bits.
-    entries : int
-        Number of entries.
-    """
-
-    blocks: int = 0
-    entries: int = 0
+    blocks: int = 0  # bitwise sum without carry of the entries' blocks, 128 bits
+    entries: int = 0  # number of entries
 
     def __add__(self, other: TagSum) -> TagSum:
         return TagSum(self.blocks ^ other.blocks, self.entries + other.entries)
@@ -50,21 +42,12 @@ def tag_key(key: RunKey) -> bytes:
 def tag_entries(key: bytes, leaves: Numbers, cells: Numbers, counts: Numbers) -> TagSum:
     """Return the partial sum of some entries of a table.
 
-    Parameters
-    ----------
-    key : bytes
-        Of :func:`tag_key`.
-    leaves : integers (e,)
-        Positions of the leaves in the frame, below 2**34.
-    cells : integers (e,)
-        Below 2**31. No two entries of a table have the same leaf and cell.
-    counts : integers (e,)
-        Positive.
+    - `key`: of :func:`tag_key`.
+    - `leaves` (e,): positions of the leaves in the frame, below 2**34.
+    - `cells` (e,): below 2**31. No two entries of a table have the same leaf and cell.
+    - `counts` (e,): positive.
 
-    Raises
-    ------
-    DataError
-        If a number does not fit its field; none is truncated.
+    Raises `DataError` if a number does not fit its field; none is truncated.
     """
     encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # each block is encrypted separately
     total = np.zeros(2, dtype=np.uint64)
@@ -95,12 +78,8 @@ def _pack(leaves: Numbers, cells: Numbers, counts: Numbers) -> bytes:
 def tag_of(key: RunKey, total: TagSum, shape: tuple[int, int]) -> str:
     """Return the tag of a table, 64 hexadecimal digits that confirm no guess without the key.
 
-    Parameters
-    ----------
-    key : RunKey
-    total : TagSum
-        Of all entries.
-    shape : (leaves, cells)
+    - `total`: of all entries.
+    - `shape`, (leaves, cells).
     """
     fields = (total.blocks.to_bytes(16, "big"), *(n.to_bytes(8, "big") for n in (total.entries, *shape)))
     return key.tag(b"opendas histogram 2" + b"".join(fields))

@@ -44,20 +44,12 @@ class Ledger:
     def open(cls, path: str | os.PathLike[str], *, folder: str | os.PathLike[str] | None = None) -> Self:
         """Lock an output folder and open its ledger, creating the file if missing.
 
-        Parameters
-        ----------
-        path : path
-            The ledger file. Created with mode 0600; its folder must exist.
-        folder : path, optional
-            The output folder to lock; by default, the ledger's own. They differ if ``--ledger`` shares one
-            ledger between output folders.
+        - `path`: the ledger file. Created with mode 0600; its folder must exist.
+        - `folder`: the output folder to lock; by default, the ledger's own. They differ if ``--ledger``
+          shares one ledger between output folders.
 
-        Raises
-        ------
-        EnvironmentFailure
-            If another process holds the folder, or disk or permissions prevent writing.
-        PrivacyError
-            If the ledger is damaged other than by a torn last line.
+        Raises `EnvironmentFailure` if another process holds the folder, or disk or permissions prevent
+        writing; `PrivacyError` if the ledger is damaged other than by a torn last line.
         """
         ledger_path = Path(path)
         locked = Path(folder) if folder is not None else ledger_path.parent
@@ -80,10 +72,8 @@ class Ledger:
     def create(cls, path: Path, terms: BookTerms) -> None:
         """Create a book with one line.
 
-        Raises
-        ------
-        EnvironmentFailure
-            If the file exists already or cannot be forced to disk; nothing is left behind.
+        Raises `EnvironmentFailure` if the file exists already or cannot be forced to disk; nothing is left
+        behind.
         """
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -145,17 +135,10 @@ class Ledger:
         An entry equal in every field is the same act resumed, which repeats the same draws; it is neither
         written nor charged again.
 
-        Parameters
-        ----------
-        entry : LedgerEntry
-
-        Raises
-        ------
-        PrivacyError
-            If the run id is recorded with other fields (another plan, input, key or version), another run
-            used the key, seeded and real runs would share the ledger, or the act would exceed a book's limit.
-        EnvironmentFailure
-            If the line cannot be forced to disk; nothing may then be drawn.
+        Raises `PrivacyError` if the run id is recorded with other fields (another plan, input, key or
+        version), another run used the key, seeded and real runs would share the ledger, or the act would
+        exceed a book's limit; `EnvironmentFailure` if the line cannot be forced to disk; nothing may then be
+        drawn.
         """
         with self._file() as descriptor:
             lines = self._load(descriptor)
@@ -171,13 +154,7 @@ class Ledger:
             self._append(descriptor, LedgerLine.following(lines, entry))
 
     def finished(self, run_id: str) -> None:
-        """Note that a run is finished. This is not a privacy act, and is written once only.
-
-        Raises
-        ------
-        PrivacyError
-            If no intent has this run id.
-        """
+        """Note that a run is finished. This is not a privacy act, and is written once only."""
         with self._file() as descriptor:
             lines = self._load(descriptor)
             if not any(line.entry is not None and line.run_id == run_id for line in lines):
@@ -188,17 +165,10 @@ class Ledger:
     def enter(self, act: LedgerAct, *, again: bool = False) -> None:
         """Record an act that draws nothing, and force it to disk. Perform it only after this returns.
 
-        Parameters
-        ----------
-        act : LedgerAct
-        again : bool
-            Record it even if an equal act exists: each reading of the truth counts, but a key is destroyed
-            once.
+        `again`: record it even if an equal act exists: each reading of the truth counts, but a key is
+        destroyed once.
 
-        Raises
-        ------
-        EnvironmentFailure
-            If the line cannot be forced to disk.
+        Raises `EnvironmentFailure` if the line cannot be forced to disk.
         """
         with self._file() as descriptor:
             lines = self._load(descriptor)
@@ -233,16 +203,8 @@ class Ledger:
     def read(path: str | os.PathLike[str]) -> tuple[LedgerEntry, ...]:
         """Read the acts of a ledger without locking its folder or changing it.
 
-        Parameters
-        ----------
-        path : path
-
-        Raises
-        ------
-        PrivacyError
-            If the ledger is damaged other than by a torn last line, which is ignored.
-        EnvironmentFailure
-            If the file cannot be read.
+        Raises `PrivacyError` if the ledger is damaged other than by a torn last line, which is ignored;
+        `EnvironmentFailure` if the file cannot be read.
         """
         try:
             data = Path(path).read_bytes()

@@ -30,60 +30,30 @@ _TEXT_FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One privacy act: a full measurement of one product of one input under one plan.
+    """One privacy act: a full measurement of one product of one input under one plan."""
 
-    Parameters
-    ----------
-    run_id : str
-        Random identifier of the act, never derived from data.
-    product : str
-    key_commitment, input_tag, plan_digest : str
-        Determine the draws. The first two never enter a release.
-    mechanism : Mechanism
-        Unit of ``loss``: rho (discrete Gaussian) or epsilon (discrete Laplace).
-    loss : Fraction or "infinity"
-        Loss under ``relation``. Fractions may be given as text. Infinite for a seeded run.
-    relation : Neighbours
-    protected_unit : str
-        What one record is, in words.
-    version : str
-        Version of the program.
-    seeded : bool
-    delta : Fraction, in [0, 1)
-        Delta of a delta-approximate rho-zCDP act, under every relation; 0 for rho-zCDP.
-    other_relations : mapping of Neighbours to Loss
-        Losses of the same act under other relations, each derived directly.
-    unit_factor : Fraction
-        Factor from the losses above, which are of one record, to those of one protected unit.
-    exact : tuple of str
-        Names of exactly published facts: invariants, pinned bounds, facts declared by the frame.
-    frame_digest : str
-        Digest of the public frame of leaves.
-    inputs : tuple of str
-        Tags of the input under the account's key, by which other folders recognise it.
-
-    Raises
-    ------
-    PrivacyError
-        If a text is empty, a loss is not positive, or a seeded run claims a finite loss.
-    """
-
-    run_id: str
+    run_id: str  # random identifier of the act, never derived from data
     product: str
+    # With `input_tag` and `plan_digest` it determines the draws; it never enters a release.
     key_commitment: str
-    input_tag: str
+    input_tag: str  # never enters a release
     plan_digest: str
-    mechanism: Mechanism
-    loss: Loss
+    mechanism: Mechanism  # unit of ``loss``: rho (discrete Gaussian) or epsilon (discrete Laplace)
+    loss: Loss  # loss under ``relation``. Fractions may be given as text. Infinite for a seeded run.
     relation: Neighbours
-    protected_unit: str
-    version: str
+    protected_unit: str  # what one record is, in words
+    version: str  # version of the program
     seeded: bool = False
+    # Delta of a delta-approximate rho-zCDP act, in [0, 1), under every relation; 0 for rho-zCDP.
     delta: Fraction = Fraction(0)
+    # Losses of the same act under other relations, each derived directly.
     other_relations: Mapping[Neighbours, Loss] = field(default_factory=dict)
+    # Factor from the losses above, which are of one record, to those of one protected unit.
     unit_factor: Fraction = Fraction(1)
+    # Names of exactly published facts: invariants, pinned bounds, facts declared by the frame.
     exact: tuple[str, ...] = ()
-    frame_digest: str = ""
+    frame_digest: str = ""  # digest of the public frame of leaves
+    # Tags of the input under the account's key, by which other folders recognise it.
     inputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -137,11 +107,8 @@ class LedgerEntry:
 
         A pure act of epsilon enters rho as ``epsilon^2 / 2`` (Bun and Steinke 2016, Proposition 1.4).
 
-        Returns
-        -------
-        rho, epsilon : Loss, Loss or None
-            None if the loss under the relation was not derived, the change does not touch the unit, or it
-            touches several records of an act with a delta (no bound was derived).
+        Returns `rho, epsilon`: None if the loss under the relation was not derived, the change does not touch
+        the unit, or it touches several records of an act with a delta (no bound was derived).
         """
         loss = self.loss_under(relation)
         times = change.factors.get(self.unit, 0) * self.unit_factor
@@ -228,52 +195,27 @@ def _loss_text(value: Loss) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Total loss of one change under one relation.
-
-    Parameters
-    ----------
-    relation : Neighbours
-    change : str
-    rho : Fraction or "infinity"
-        Sum of the rho of the acts; a pure act of epsilon enters as ``epsilon^2 / 2``.
-    epsilon : Fraction or "infinity" or None
-        Sum of the epsilons if all acts are pure, else None.
-    acts : int
-        Number of acts summed.
-    uncovered : int
-        Number of acts on the same protected units that the sums omit because their loss under this relation
-        is unknown. The totals cover the whole ledger only if this is 0.
-    approximate : int
-        Number of summed acts with a delta.
-    delta : Fraction
-        Sum of their deltas, which adds to the delta of any conversion.
-    """
+    """Total loss of one change under one relation."""
 
     relation: Neighbours
     change: str
-    rho: Loss
-    epsilon: Loss | None
-    acts: int
+    rho: Loss  # sum of the rho of the acts; a pure act of epsilon enters as ``epsilon^2 / 2``
+    epsilon: Loss | None  # sum of the epsilons if all acts are pure, else None
+    acts: int  # number of acts summed
+    # Number of acts on the same protected units that the sums omit because their loss under this relation is
+    # unknown. The totals cover the whole ledger only if this is 0.
     uncovered: int
-    approximate: int = 0
-    delta: Fraction = Fraction(0)
+    approximate: int = 0  # number of summed acts with a delta
+    delta: Fraction = Fraction(0)  # sum of their deltas, which adds to the delta of any conversion
 
 
 def total_spent(entries: Iterable[LedgerEntry], changes: Iterable[Change] = ()) -> tuple[Spent, ...]:
     """Sum acts exactly, separately for each relation.
 
-    Parameters
-    ----------
-    entries : iterable of LedgerEntry
-    changes : iterable of Change
-        Combined changes to total besides the change of one record of each protected unit.
-
-    Returns
-    -------
-    tuple of Spent
-        For each relation with an act: one total per protected unit, in order of first appearance, then one
-        per change that touches a protected unit of the ledger; last, that of one record by any name, if
-        :func:`~opendas.custody.protected_units.change_of_any` has one.
+    - `changes`: combined changes to total besides the change of one record of each protected unit.
+    - Returns: for each relation with an act: one total per protected unit, in order of first appearance, then
+      one per change that touches a protected unit of the ledger; last, that of one record by any name, if
+      :func:`~opendas.custody.protected_units.change_of_any` has one.
     """
     acts = tuple(entries)
     units = {entry.unit: entry.protected_unit for entry in reversed(acts)}

@@ -24,29 +24,14 @@ _MOST_TEXT: Final = 4000
 
 @dataclass(frozen=True, slots=True)
 class LedgerAct:
-    """An act that draws nothing and belongs into the account: the truth was read, a key destroyed, and so on.
+    """An act that draws nothing and belongs into the account: the truth was read, a key destroyed ..."""
 
-    Parameters
-    ----------
-    act : str
-        What was done, in lower-case words joined by hyphens: ``evaluate``, ``destroy-key``, ``publish``, ...
-    run_id : str
-        The run that it is about; empty where it is about none.
-    details : mapping of str to str
-        What else a reader of the ledger wants to know, such as the product. Nothing unkeyed of the input.
-    inputs : tuple of str
-        Tags of the input under the key of the account.
-
-    Raises
-    ------
-    PrivacyError
-        If a text is of another form.
-    """
-
+    # What was done, in lower-case words joined by hyphens: ``evaluate``, ``destroy-key``, ``publish``, ...
     act: str
-    run_id: str = ""
+    run_id: str = ""  # the run that it is about; empty where it is about none
+    # What else a reader of the ledger wants to know, such as the product. Nothing unkeyed of the input.
     details: Mapping[str, str] = field(default_factory=dict)
-    inputs: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()  # tags of the input under the key of the account
 
     def __post_init__(self) -> None:
         if not isinstance(self.act, str) or not _KIND.fullmatch(self.act):
@@ -107,16 +92,9 @@ _KINDS: Mapping[str, type[BookTerms] | type[LedgerEntry] | type[LedgerAct] | typ
 
 @dataclass(frozen=True, slots=True)
 class LedgerLine:
-    """One line of a ledger file.
+    """One line of a ledger file."""
 
-    Parameters
-    ----------
-    data : bytes
-        The line without its newline.
-    said : Said
-    """
-
-    data: bytes
+    data: bytes  # the line without its newline
     said: Said
 
     @property
@@ -154,23 +132,9 @@ def _checksum(content: Mapping[str, object]) -> str:
 def read_lines(data: bytes, name: str) -> tuple[tuple[LedgerLine, ...], int]:
     """Read and verify the content of a ledger file.
 
-    Parameters
-    ----------
-    data : bytes
-        The whole file.
-    name : str
-        File name, for messages.
-
-    Returns
-    -------
-    lines : tuple of LedgerLine
-    whole : int
-        Length in bytes of the whole lines. Less than ``len(data)`` if the last line is torn.
-
-    Raises
-    ------
-    PrivacyError
-        If any whole line is no ledger line, or does not follow from the line before it.
+    - `data`: the whole file.
+    - `name`: file name, for messages.
+    - Returns: `whole`: length in bytes of the whole lines. Less than ``len(data)`` if the last line is torn.
     """
     whole = data.rfind(b"\n") + 1
     lines: list[LedgerLine] = []

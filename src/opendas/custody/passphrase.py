@@ -39,15 +39,7 @@ _KEY: Final = 32
 class Passphrase:
     """What a key file is encrypted under; shown nowhere, and not pickled.
 
-    Parameters
-    ----------
-    text : str
-        One line of text. Taken in Unicode's normal form C, so that it is the same from every keyboard.
-
-    Raises
-    ------
-    PrivacyError
-        If it is empty, longer than 4096 bytes, or holds a control character.
+    `text`: one line of text. Taken in Unicode's normal form C, so that it is the same from every keyboard.
     """
 
     __slots__ = ("_bytes",)
@@ -66,12 +58,7 @@ class Passphrase:
             )
 
     def check_new(self) -> None:
-        """Refuse a passphrase that is too short for a new key.
-
-        Raises
-        ------
-        PrivacyError
-        """
+        """Refuse a passphrase that is too short for a new key."""
         if len(self._bytes.decode()) < LEAST_CHARACTERS:
             raise PrivacyError(
                 f"The passphrase is shorter than {LEAST_CHARACTERS} characters. It protects the key for as "
@@ -104,17 +91,10 @@ def _is_control(character: str) -> bool:
 def read_passphrase_file(path: Path) -> Passphrase:
     """Read a passphrase from a file of one line, or from standard input where the path is ``-``.
 
-    Parameters
-    ----------
-    path : Path
-        A regular file must be its owner's alone, like a key; a pipe (``-``, ``/dev/fd/3``) is what it is.
+    `path`: a regular file must be its owner's alone, like a key; a pipe (``-``, ``/dev/fd/3``) is what it is.
 
-    Raises
-    ------
-    PrivacyError
-        If there is none, others can read it, or it is not one line of text.
-    EnvironmentFailure
-        If it cannot be read.
+    Raises `PrivacyError` if there is none, others can read it, or it is not one line of text;
+    `EnvironmentFailure` if it cannot be read.
     """
     try:
         text = read_given(path, _MOST_BYTES + 2).decode()
@@ -126,18 +106,9 @@ def read_passphrase_file(path: Path) -> Passphrase:
 def seal(secret: bytes, passphrase: Passphrase, label: Sequence[str]) -> list[str]:
     """Encrypt a secret.
 
-    Parameters
-    ----------
-    secret : bytes
-    passphrase : Passphrase
-    label : sequence of str
-        Lines in clear that stand before the result and are authenticated with it.
-
-    Returns
-    -------
-    list of str
-        Three lines: ``scrypt n r p SALT``, ``aes-256-gcm NONCE``, and ciphertext with tag, in hexadecimal.
-        Salt and nonce are fresh, so that no key and nonce meet twice.
+    - `label`: lines in clear that stand before the result and are authenticated with it.
+    - Returns: three lines: ``scrypt n r p SALT``, ``aes-256-gcm NONCE``, and ciphertext with tag, in
+      hexadecimal. Salt and nonce are fresh, so that no key and nonce meet twice.
     """
     salt, nonce = os.urandom(_SALT), os.urandom(_NONCE)
     n, r, p = _COST
@@ -149,15 +120,7 @@ def seal(secret: bytes, passphrase: Passphrase, label: Sequence[str]) -> list[st
 def open_sealed(lines: Sequence[str], passphrase: Passphrase, label: Sequence[str]) -> bytes | None:
     """Decrypt what :func:`seal` returned.
 
-    Returns
-    -------
-    bytes or None
-        None where the passphrase is another one, or a byte of lines or label was changed.
-
-    Raises
-    ------
-    ValueError
-        If the lines are not of this form.
+    Returns None where the passphrase is another one, or a byte of lines or label was changed.
     """
     first, second, sealed = lines
     name, *numbers, salt = first.split(" ")

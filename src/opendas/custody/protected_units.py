@@ -16,11 +16,6 @@ _WORD: Final = re.compile(r"[^\W_]+")
 def unit_id(words: str) -> str:
     """Return the identifier of a protected unit, the same for ``housing unit`` and ``Housing-Unit``.
 
-    Raises
-    ------
-    ConfigError
-        If there is no word.
-
     Examples
     --------
     >>> unit_id("Housing unit")
@@ -55,18 +50,11 @@ def unit_of_column(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change between neighbours, and what it costs in losses of one record of each protected unit.
+    """A change between neighbours, and what it costs in losses of one record of each protected unit."""
 
-    Parameters
-    ----------
-    name : str
-        In words: one record of this, with the records of that which change along with it.
-    factors : mapping of str to int
-        Protected unit -> how often its loss is counted. Each factor needs an argument, since changes
-        of several records do not cost the multiple in general; ``docs/proofs/composition.md``.
-    """
-
-    name: str
+    name: str  # in words: one record of this, with the records of that which change along with it
+    # Protected unit -> how often its loss is counted. Each factor needs an argument, since changes of several
+    # records do not cost the multiple in general; ``docs/proofs/composition.md``.
     factors: Mapping[str, int]
 
     def __post_init__(self) -> None:
@@ -108,10 +96,7 @@ _WITH_OTHERS: Final = {
 def change_of(unit: str) -> Change:
     """Return the change that an account of a protected unit is about, with what it induces elsewhere.
 
-    Parameters
-    ----------
-    unit : str
-        Identifier.
+    `unit`: identifier.
     """
     return _WITH_OTHERS.get(unit) or Change(f"one {unit}", {unit: 1})
 
@@ -121,10 +106,7 @@ def one_record(words: str) -> Change:
 
     A housing unit that the DHC counts is counted in the redistricting data too, and may change there along.
 
-    Parameters
-    ----------
-    words : str
-        The protected unit, as a product says it.
+    `words`: the protected unit, as a product says it.
     """
     unit = unit_id(words)
     return Change(f"one {words}", {_HOUSING_UNIT: 1, _UNIT: 1} if unit == _UNIT else {unit: 1})
@@ -136,16 +118,9 @@ def change_of_any(units: Iterable[str]) -> Change | None:
     Two runs on one table may call its rows ``record`` and ``patient``. Whether they do is not known here, so
     that the sum over all names is stated beside the sum of each: it bounds what one record loses in any case.
 
-    Parameters
-    ----------
-    units : iterable of str
-        Identifiers.
-
-    Returns
-    -------
-    Change or None
-        None where there is one name only, or all names are those of a census, whose records are known to be
-        different things.
+    - `units`: identifiers.
+    - Returns: None where there is one name only, or all names are those of a census, whose records are known
+      to be different things.
     """
     names = dict.fromkeys(units)
     if len(names) < 2 or not names.keys() - CENSUS_CHANGES[0].factors.keys():

@@ -45,17 +45,9 @@ _PRIME = 2**256 + 297
 class RunKey:
     """The secret of one run.
 
-    Parameters
-    ----------
-    secret : bytes, 32 of them
-        From the operating system or a key store. Prefer :meth:`generate`, :meth:`seeded` and :meth:`load`.
-    is_seeded : bool
-        True for keys made from a number: for tests and research, not for release.
-
-    Raises
-    ------
-    PrivacyError
-        If the secret is not 32 bytes.
+    - `secret`, bytes, 32 of them: from the operating system or a key store. Prefer :meth:`generate`,
+      :meth:`seeded` and :meth:`load`.
+    - `is_seeded`: True for keys made from a number: for tests and research, not for release.
     """
 
     _secret: bytes = field(repr=False)
@@ -88,15 +80,8 @@ class RunKey:
     def seeded(cls, seed: int) -> RunKey:
         """Return the key of a seed, for tests and research.
 
-        Parameters
-        ----------
-        seed : int
-            Any integer. Equal seeds give equal keys; none gives a key that :meth:`generate` can.
-
-        Returns
-        -------
-        RunKey
-            With ``is_seeded`` True. Everything drawn from it is not for release.
+        - `seed`: any integer. Equal seeds give equal keys; none gives a key that :meth:`generate` can.
+        - Returns: with ``is_seeded`` True. Everything drawn from it is not for release.
         """
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise PrivacyError(f"A seed is an integer, not a {type(seed).__name__}.")
@@ -109,17 +94,9 @@ class RunKey:
         HKDF-SHA256 [RFC 5869] with the format version as salt; the info holds whether the key is seeded, the
         purpose and the fields, each with its length, so no two lists of fields encode alike.
 
-        Parameters
-        ----------
-        purpose : str
-            For instance ``"noise/persons"``.
-        *fields : bytes
-            What the derived key is bound to: plan digest, input tag.
-
-        Returns
-        -------
-        bytes
-            32 bytes.
+        - `purpose`: for instance ``"noise/persons"``.
+        - `*fields`: what the derived key is bound to: plan digest, input tag.
+        - Returns: 32 bytes.
         """
         return self._derive(b"purpose", purpose.encode(), *fields)
 
@@ -130,15 +107,8 @@ class RunKey:
     def tag(self, data: bytes | Iterable[bytes]) -> str:
         """Return the keyed digest of confidential data: HMAC-SHA256 under its own derived key.
 
-        Parameters
-        ----------
-        data : bytes or iterable of bytes
-            The canonical encoding of the data; pieces are taken as one string, however it is cut.
-
-        Returns
-        -------
-        str
-            64 hexadecimal digits. Without the key it confirms no guess about the data.
+        - `data`: the canonical encoding of the data; pieces are taken as one string, however it is cut.
+        - Returns: 64 hexadecimal digits. Without the key it confirms no guess about the data.
         """
         mac = hmac.new(self._derive(b"tag"), digestmod=hashlib.sha256)
         for piece in (data,) if isinstance(data, bytes | bytearray | memoryview) else data:
@@ -148,19 +118,11 @@ class RunKey:
     def save(self, path: str | os.PathLike[str], passphrase: Passphrase | None = None) -> None:
         """Write the key to a new file of mode 0600, and wait until it is on disk.
 
-        Parameters
-        ----------
-        path : path
-            Must not exist; its folder must.
-        passphrase : Passphrase, optional
-            Encrypts the key in the file.
+        - `path`: must not exist; its folder must.
+        - `passphrase`: encrypts the key in the file.
 
-        Raises
-        ------
-        PrivacyError
-            If the file exists: a key is never overwritten. If the passphrase is too short.
-        EnvironmentFailure
-            If it cannot be written; nothing is left behind.
+        Raises `PrivacyError` if the file exists: a key is never overwritten. If the passphrase is too short;
+        `EnvironmentFailure` if it cannot be written; nothing is left behind.
         """
         kind = _KINDS[self.is_seeded]
         if passphrase is None:
@@ -256,18 +218,11 @@ def _check_passphrase(target: Path, header: str, passphrase: Passphrase | None) 
 class KeyShare:
     """One of the shares that a key was split into. Prefer :func:`split_key` and :meth:`load`.
 
-    Parameters
-    ----------
-    commitment : str
-        That of the key (:meth:`RunKey.commitment`); the same in all shares of it.
-    threshold : int
-        How many shares give the key.
-    shares : int
-        How many there are.
-    index : int
-        Which one this is, from 1.
-    value : int
-        Of the polynomial at `index`; secret.
+    - `commitment`: that of the key (:meth:`RunKey.commitment`); the same in all shares of it.
+    - `threshold`: how many shares give the key.
+    - `shares`: how many there are.
+    - `index`: which one this is, from 1.
+    - `value`: of the polynomial at `index`; secret.
     """
 
     commitment: str
@@ -326,25 +281,9 @@ class KeyShare:
 def split_key(key: RunKey, shares: int, threshold: int) -> tuple[KeyShare, ...]:
     """Split a key into shares.
 
-    Parameters
-    ----------
-    key : RunKey
-        A real one: a seed is no secret.
-    shares : int
-        How many, at most 255.
-    threshold : int
-        How many of them give the key; at least 2, at most `shares`.
-
-    Returns
-    -------
-    tuple of KeyShare
-
-    Raises
-    ------
-    ConfigError
-        If the numbers are others.
-    PrivacyError
-        If the key is seeded.
+    - `key`: a real one: a seed is no secret.
+    - `shares`: how many, at most 255.
+    - `threshold`: how many of them give the key; at least 2, at most `shares`.
 
     Notes
     -----
@@ -367,21 +306,8 @@ def split_key(key: RunKey, shares: int, threshold: int) -> tuple[KeyShare, ...]:
 def join_shares(shares: Sequence[KeyShare]) -> bytes:
     """Return the secret of the key that shares are of.
 
-    Parameters
-    ----------
-    shares : sequence of KeyShare
-        As many as the threshold says, or more; all of them are used.
-
-    Returns
-    -------
-    bytes
-        32 of them, for :class:`RunKey`.
-
-    Raises
-    ------
-    PrivacyError
-        If they are too few, one is given twice, they are of several keys, or do not give the key that they
-        name.
+    - `shares`: as many as the threshold says, or more; all of them are used.
+    - Returns: 32 of them, for :class:`RunKey`.
     """
     if len({(share.commitment, share.threshold, share.shares) for share in shares}) != 1:
         raise PrivacyError(
@@ -406,23 +332,11 @@ def join_shares(shares: Sequence[KeyShare]) -> bytes:
 def save_shares(shares: Sequence[KeyShare], folder: Path) -> tuple[Path, ...]:
     """Write each share to a file of its own in a new folder of mode 0700; all of them, or none.
 
-    Parameters
-    ----------
-    shares : sequence of KeyShare
-    folder : Path
-        Must not exist; its parent must.
+    - `folder`: must not exist; its parent must.
+    - Returns: ``1.share`` and so on.
 
-    Returns
-    -------
-    tuple of Path
-        ``1.share`` and so on.
-
-    Raises
-    ------
-    PrivacyError
-        If the folder exists.
-    EnvironmentFailure
-        If it cannot be written; what was written is destroyed.
+    Raises `PrivacyError` if the folder exists; `EnvironmentFailure` if it cannot be written; what was written
+    is destroyed.
     """
     if os.path.lexists(folder):
         raise PrivacyError(f"There is something at {folder} already; shares are written to a new folder.")

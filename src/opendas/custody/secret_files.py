@@ -22,17 +22,7 @@ _LONGEST = 8192
 def private_folder(folder: Path) -> None:
     """Make a folder of mode 0700, or take the one that is there if it is ours alone.
 
-    Parameters
-    ----------
-    folder : Path
-        Its parent must exist.
-
-    Raises
-    ------
-    PrivacyError
-        If it is a link, no folder, or another user's.
-    EnvironmentFailure
-        If the file system refuses.
+    `folder`: its parent must exist.
     """
     try:
         with open_folder(folder.parent) as above:
@@ -73,12 +63,8 @@ def _strange(folder: Path) -> str:
 def write_secret(path: Path, text: str) -> None:
     """Write a new file of mode 0600, and wait until it is on disk.
 
-    Raises
-    ------
-    PrivacyError
-        If something is there already, a link included.
-    EnvironmentFailure
-        If it cannot be written; nothing is left behind.
+    Raises `PrivacyError` if something is there already, a link included; `EnvironmentFailure` if it cannot be
+    written; nothing is left behind.
     """
     try:
         with open_folder(path.parent) as folder:
@@ -102,12 +88,8 @@ def write_secret(path: Path, text: str) -> None:
 def read_secret(path: Path) -> str:
     """Return the text of a file that its owner alone can read; empty where it is no text.
 
-    Raises
-    ------
-    PrivacyError
-        If it is not there, or others may have read it: by its mode, its owner, or under another name.
-    EnvironmentFailure
-        If it cannot be read.
+    Raises `PrivacyError` if it is not there, or others may have read it: by its mode, its owner, or under
+    another name; `EnvironmentFailure` if it cannot be read.
     """
     try:
         # O_NONBLOCK: a pipe in place of the file is refused below, and does not hang here.
@@ -164,18 +146,7 @@ def read_given(path: Path, most: int) -> bytes:
     Links are followed, since secrets are often mounted under one; a regular file must be closed to others,
     and its owner's or the administrator's.
 
-    Parameters
-    ----------
-    path : Path
-    most : int
-        Bytes that are read.
-
-    Raises
-    ------
-    PrivacyError
-        If others can read it.
-    EnvironmentFailure
-        If it cannot be read.
+    `most`: bytes that are read.
     """
     try:
         descriptor = os.dup(0) if str(path) == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -200,13 +171,6 @@ def destroy_secret(path: Path) -> None:
     """Overwrite a file with random bytes, and remove it.
 
     Under other names of the same file nothing but random bytes remains.
-
-    Raises
-    ------
-    PrivacyError
-        If it is a link: the secret itself is elsewhere, and may be none of ours.
-    EnvironmentFailure
-        If it cannot be done.
     """
     try:
         with open_folder(path.parent) as folder:

@@ -31,14 +31,9 @@ _LONGEST_PUBLIC = 4096
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """What signatures of an office are checked with; to be published where everybody trusts it.
+    """What signatures of an office are checked with; to be published where everybody trusts it."""
 
-    Parameters
-    ----------
-    raw : bytes, 32 of them
-    """
-
-    raw: bytes
+    raw: bytes  # 32 of them
 
     @property
     def fingerprint(self) -> str:
@@ -89,12 +84,7 @@ class PublicKey:
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class SigningKey:
-    """A private key. Prefer :meth:`generate` and :meth:`load`.
-
-    Parameters
-    ----------
-    key : Ed25519PrivateKey
-    """
+    """A private key. Prefer :meth:`generate` and :meth:`load`."""
 
     _key: Ed25519PrivateKey = field(repr=False)
 
@@ -121,19 +111,11 @@ class SigningKey:
     def save(self, path: Path, passphrase: Passphrase | None = None) -> None:
         """Write the key to a new file of mode 0600.
 
-        Parameters
-        ----------
-        path : Path
-            Must not exist; its folder must.
-        passphrase : Passphrase, optional
-            Encrypts the key in the file.
+        - `path`: must not exist; its folder must.
+        - `passphrase`: encrypts the key in the file.
 
-        Raises
-        ------
-        PrivacyError
-            If the file exists, or the passphrase is too short.
-        EnvironmentFailure
-            If it cannot be written; nothing is left behind.
+        Raises `PrivacyError` if the file exists, or the passphrase is too short; `EnvironmentFailure` if it
+        cannot be written; nothing is left behind.
         """
         secret = self._key.private_bytes_raw()
         if passphrase is None:
