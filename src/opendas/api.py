@@ -638,15 +638,17 @@ def export_microdata(out: str | Path, to: str | Path, *, product: str | None = N
     ConfigError
         If the place is not empty, or the release holds no such microdata.
     """
+    from opendas.custody.folders import nothing_half_written
     from opendas.files.mdf.reading import write_state_files
     from opendas.files.release_folder import ReleaseFolder
 
     held = ReleaseFolder(Path(out))
     written: list[Path] = []
-    for name in _published(held.names, product, Path(to)):
-        one = held[name]
-        census = 0 if one.official is None else one.official.census
-        written += write_state_files(one.mdf, one.product, one.frame, Path(to), census or 2020)
+    with nothing_half_written(Path(to)):
+        for name in _published(held.names, product, Path(to)):
+            one = held[name]
+            census = 0 if one.official is None else one.official.census
+            written += write_state_files(one.mdf, one.product, one.frame, Path(to), census or 2020)
     return tuple(written)
 
 
@@ -677,7 +679,7 @@ def export_tidy(
     from opendas.files.nmf.bureau import is_bureau_folder
     from opendas.files.nmf.bureau_tree import BureauFile
     from opendas.files.nmf.tidy import write_tidy
-    from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
+    from opendas.files.release_folder import ReleasedProduct, ReleaseFolder, check_outside
     from opendas.geography.states import find_state
     from opendas.intervals.noisy_tree import NoisyTree
 
@@ -694,6 +696,7 @@ def export_tidy(
         held = {name: folder[name] for name in folder.names}
     if product is not None and product not in held:
         raise ConfigError(f"{out} holds {', '.join(held)}, not {product}.")
+    check_outside(Path(to))
     paths: list[Path] = []
     left_out: list[str] = []
     with nothing_half_written(Path(to)):
@@ -715,8 +718,10 @@ def _published(
     Raises
     ------
     ConfigError
-        If there is none, or the place is not empty.
+        If there is none, or the place is not empty, or in a release.
     """
+    from opendas.files.release_folder import check_outside
+
     known = [name for name in names if name in layouts]
     chosen = known if product is None else [product]
     if not chosen:
@@ -725,6 +730,7 @@ def _published(
         )
     if to.exists() and any(to.iterdir()):
         raise ConfigError(f"{to} is not empty; give another folder.")
+    check_outside(to)
     return chosen
 
 
@@ -800,13 +806,20 @@ def replicates(
     from opendas.files.replicate_files import REPLICATES
     from opendas.runs.facts import issue_certificate
     from opendas.runs.simulated.microdata import PublishedMicrodata
-    from opendas.runs.simulated.replicates import Base, draw_replicates, write_replicate_microdata
+    from opendas.runs.simulated.replicates import (
+        Base,
+        check_earlier,
+        draw_replicates,
+        write_replicate_microdata,
+    )
     from opendas.version import issue_date
 
     records = None if microdata is None else Path(microdata).absolute()
 
     draw = partial(draw_replicates, runs=runs, seed=seed, workers=workers, resume=resume, progress=progress)
     if isinstance(release, PublishedMicrodata):
+        if tied is not None:
+            raise ConfigError("tied belongs to a release: published microdata have no ties that are known.")
         scratch = release.folder / "state"
         file = draw(release.base, release.replicates_file, scratch)
         scratch.rmdir()
@@ -817,16 +830,21 @@ def replicates(
         raise ConfigError("microdata of replicates do not belong in a release: give a folder outside it.")
     issue_date()  # refuse before writing what cannot be certified
     names = release.products if product is None else (release.product_name(product),)
+    earlier = None if tied is None else tied.folder.absolute()
+    bases = {name: Base(release.folder.absolute(), name, earlier) for name in names}
+    if tied is not None and not any(ReleasedProduct(release.folder, name).product.tied for name in names):
+        raise ConfigError(f"--tied: {', '.join(names)} is tied to no release; leave it out.")
+    for base in bases.values():  # before a file is written
+        check_earlier(base)
     found = {}
-    for name in names:
+    for name, base in bases.items():
         path = release.folder / REPLICATES / f"{name}.parquet"
-        base = Base(release.folder.absolute(), name, None if tied is None else tied.folder.absolute())
         file = draw(base, path, release.scratch / REPLICATES)
+        issue_certificate(release.folder)
         found[name] = file.path
         if records is not None:
             stamps = ReleasedProduct(release.folder, name).stamps
             write_replicate_microdata(base, file, records / name, stamps)
-    issue_certificate(release.folder)
     return found
 
 

@@ -15,6 +15,7 @@ from support.dhc_measurements import MadeCounty
 import opendas
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.custody.stamps import DEMONSTRATION_FRAME
 from opendas.schema.dhc_persons import PL94_CELL
 from opendas.schema.pl94 import pl94_persons
 
@@ -193,6 +194,23 @@ def test_totals_that_the_measurements_contradict(made: Path, tmp_path: Path, cap
     assert estimate(*asked) == 3
     assert "has other totals than the invariant" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
+
+
+def test_units_of_a_stamped_release_are_stamped_here_too(made: Path, tmp_path: Path) -> None:
+    """The tied release found its group quarters in the records: what is made with them says so."""
+    lines = [line.split(",") for line in (made / "frame.csv").read_text().splitlines()]
+    (tmp_path / "bare.csv").write_text("\n".join(",".join([one[0], *one[9:]]) for one in lines) + "\n")
+    text = (made / "pl94-persons.toml").read_text().replace('units = { path = "frame.csv" }\n', "")
+    text = text.replace("frame.csv", "bare.csv").replace('path = "', f'path = "{made}/')
+    (tmp_path / "pl94.toml").write_text(text)
+    opendas.release(opendas.load(tmp_path / "pl94.toml"), tmp_path / "pl94")
+    nmf = made / "nmf" / "dhc-persons"
+    assert estimate(nmf, "--tie", tmp_path / "pl94", "--to", tmp_path / "out") == 0
+    release = opendas.Release(tmp_path / "out")
+    (run,) = release.certificate["runs"]
+    assert run["stamps"] == opendas.Release(tmp_path / "pl94").certificate["stamps"] == [DEMONSTRATION_FRAME]
+    assert run["domain"]["units"] == "from-records"
+    assert [check.name for check in release.verify() if not check.ok] == []
 
 
 def test_ties_that_are_refused(made: Path, tmp_path: Path, capsys) -> None:

@@ -19,7 +19,9 @@ import pytest
 from support.mini import mini_frame, mini_histogram, to_dense, write_mini
 
 from opendas.cli.main import main
+from opendas.custody.stamps import DOMAIN_FROM_RECORDS
 from opendas.engines.checkpoint import Checkpoints
+from opendas.errors import CheckFailed
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.files.replicate_files import ReplicateFile
 from opendas.measurement.plan import MeasurementPlan
@@ -27,6 +29,7 @@ from opendas.measurement.protection import ProtectionMap
 from opendas.report import RunFacts
 from opendas.report.certificate import certificate_bytes, totals
 from opendas.runs.simulated.replicates import Base, starting_counts
+from opendas.runs.verification.certificate import facts_again
 from opendas.schema.dhc_persons import dhc_persons
 from opendas.schema.pl94 import pl94_persons
 from opendas.verify.budget import certified_plan
@@ -322,6 +325,31 @@ def test_a_real_run_is_not_tied_to_a_seeded_release(
     assert code == 0, text
 
 
+def test_what_is_stamped_on_a_release_is_stamped_on_those_tied_to_it(world: Path, tmp_path: Path) -> None:
+    """It agrees with labels, leaves and units that were read from the records, and says so."""
+    from_records = (world / "run.toml").read_text()
+    assert from_records.count('provenance = "public"') == 1
+    first = world / f"first-{tmp_path.name}.toml"
+    first.write_text(from_records.replace('provenance = "public"', 'provenance = "from-records"'))
+    code, text = opendas("run", first, "--out", tmp_path / "first")
+    assert code == 0, text
+    assert certificate_of(tmp_path / "first")["stamps"] == [DOMAIN_FROM_RECORDS]
+    path = world / f"stamped-{tmp_path.name}.toml"
+    path.write_text((world / "tied.toml").read_text().replace('"first"', f'"{tmp_path / "first"}"'))
+    code, text = opendas("run", path, "--out", tmp_path / "second")
+    assert code == 0, text
+    (run,) = certificate_of(tmp_path / "second")["runs"]
+    assert run["stamps"] == [DOMAIN_FROM_RECORDS]
+    code, text = opendas("verify", tmp_path / "second")
+    assert code == 1
+    assert f"fine is stamped {DOMAIN_FROM_RECORDS}" in " ".join(text.split())
+    code, text = opendas("verify", tmp_path / "second", "--allow-domain-from-records")
+    assert code == 0, text
+    facts = replace(RunFacts.from_dict(run), stamps=())
+    with pytest.raises(CheckFailed, match="the release that it is tied to is stamped"):
+        facts_again(facts, ReleaseFolder(tmp_path / "second")["fine"])
+
+
 def test_a_tied_release_that_was_changed_is_refused(world: Path, tmp_path: Path) -> None:
     shutil.copytree(world / "first", tmp_path / "first")
     path = sorted((tmp_path / "first/release/mdf/mini").glob("*.parquet"))[0]
@@ -413,6 +441,27 @@ def test_a_tied_run_is_not_repeated_alone(world: Path, seeded: Path, tmp_path: P
     code, text = opendas("replicates", copy, "--runs", 2, "--tied", seeded)
     assert code == 2
     assert not (copy / "release/replicates").exists()
+    code, text = opendas("replicates", world / "first", "--runs", 2, "--tied", world / "second")
+    assert code == 2
+    assert "mini is tied to no release" in text
+
+
+def test_nothing_is_drawn_where_one_of_several_products_cannot_be(world: Path, tmp_path: Path) -> None:
+    """A file of the first product would stand in the release, and the certificate would not list it."""
+    copy = tmp_path / "second"
+    shutil.copytree(world / "second", copy)
+    text = (world / "product.toml").read_text()
+    (world / "alike.toml").write_text(text.replace('name = "mini"', 'name = "alike"'))
+    path = world / "alike-run.toml"
+    path.write_text((world / "run.toml").read_text().replace("product.toml", "alike.toml"))
+    code, text = opendas("run", path, "--out", copy)
+    assert code == 0, text
+    code, text = opendas("replicates", copy, "--runs", 2)
+    assert code == 2
+    assert "fine is tied to a release of mini" in text
+    assert not (copy / "release/replicates").exists()
+    code, text = opendas("verify", copy)
+    assert code == 0, text
 
 
 @pytest.fixture(scope="module")
@@ -465,6 +514,16 @@ def test_people_of_types_without_a_unit_get_another_type(typed: Path, tmp_path: 
     (run,) = certificate_of(tmp_path / "out")["runs"]
     assert run["moved"] > 0
     assert "tie: lower by lowers of the frame: 1 to 99999 a unit" in run["declared"]
+    assert "places of a type of unit that a leaf does not have" in " ".join(run["guarantee"].split())
+    for moved in (None, run["moved"] + 1):
+        path = tmp_path / "changed"
+        shutil.copytree(tmp_path / "out", path, dirs_exist_ok=True)
+        changed = certificate_of(path)
+        changed["runs"][0]["moved"] = moved
+        (path / "release/certificate.json").write_bytes(certificate_bytes(changed))
+        code, text = opendas("verify", path, "--rederive", "--allow-seeded")
+        assert code == 1
+        assert ("records that got another type" if moved is None else "not as certified") in text
     code, text = opendas("verify", tmp_path / "out", "--rederive", "--allow-seeded")
     assert code == 0, text
     assert "2 types of unit as the frame has them" in text

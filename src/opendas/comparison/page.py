@@ -12,8 +12,8 @@ import numpy as np
 from opendas.comparison.comparison import Comparison, Figures
 from opendas.comparison.geometry import Drawing, draw, read_shapes
 from opendas.custody.folders import open_folder, write_atomic
-from opendas.errors import ConfigError
 from opendas.files.parquet import parquet_sink
+from opendas.files.release_folder import check_outside
 from opendas.geography.frame import Grouping
 from opendas.report.html import templates
 from opendas.tables.tabulate import NO_MARGIN
@@ -40,9 +40,7 @@ _WORDS = {
 
 def write_comparison(comparison: Comparison, to: Path, geometry: tuple[Path, ...]) -> tuple[Path, ...]:
     """Write ``compare.parquet`` and ``compare.html``; see :func:`opendas.api.write_comparison`."""
-    for place in (to.resolve(), *to.resolve().parents):
-        if (place / "certificate.json").is_file() or (place / "geography").is_dir():
-            raise ConfigError(f"--to {to}: a release holds what is certified, and nothing else.")
+    check_outside(to)
     page = compare_page(comparison, geometry)
     if comparison.confidential:
         with open_folder(to, make=True) as folder:

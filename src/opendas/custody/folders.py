@@ -368,13 +368,16 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def nothing_half_written(folder: Path) -> Iterator[None]:
-    """Remove a folder that was not there before, if writing its files fails."""
+    """Leave a folder as it was if writing its files fails: not there, or empty; what was in another stays."""
     new = not folder.exists()
+    empty = not new and not any(folder.iterdir())
     try:
         yield
     except BaseException:
         if new:
             remove_tree(folder)
+        for path in folder.iterdir() if empty else ():
+            remove_tree(path)
         raise
 
 

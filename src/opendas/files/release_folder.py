@@ -16,7 +16,7 @@ import numpy as np
 from opendas.arrays import Bools, Ints, refines
 from opendas.constraints.table import ConstraintTable, bound_cells
 from opendas.custody.folders import sha256_file
-from opendas.custody.stamps import CHOSEN_WITH_TRUTH
+from opendas.custody.stamps import CHOSEN_WITH_TRUTH, NOT_FOR_RELEASE
 from opendas.errors import ConfigError, DataError, FormatError
 from opendas.files.geography_files import (
     ConstraintRows,
@@ -91,11 +91,19 @@ class ReleasedProduct:
         return read_frame(self.geography)
 
     @cached_property
+    def _plan(self) -> Mapping[str, Any]:
+        path = self.release / "run" / f"{self.name}.toml"
+        return tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
+
+    @property
     def reader(self) -> str:
         """Name of the reader of the run's input, empty where the plan does not tell."""
-        path = self.release / "run" / f"{self.name}.toml"
-        plan = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
-        return str(plan.get("input", {}).get("reader", ""))
+        return str(self._plan.get("input", {}).get("reader", ""))
+
+    @property
+    def domain(self) -> Domain:
+        """Where labels, levels, frame and units come from, by the plan."""
+        return Domain.from_dict(self._plan.get("domain", {}))
 
     @cached_property
     def stamps(self) -> tuple[str, ...]:
@@ -218,6 +226,18 @@ def _certified_microdata(
     return released, files, run
 
 
+def check_outside(to: Path) -> None:
+    """Refuse a folder for other things that is, or lies in, a release.
+
+    Raises
+    ------
+    ConfigError
+    """
+    for place in (to.resolve(), *to.resolve().parents):
+        if (place / "certificate.json").is_file() or (place / "geography").is_dir():
+            raise ConfigError(f"--to {to}: a release holds what is certified, and nothing else.")
+
+
 def is_estimated(release: Path, product: str) -> bool:
     """Whether a release holds certified microdata of a product."""
     path = release / "certificate.json"
@@ -280,6 +300,7 @@ def tie_to(release: Path, product: Product, geolevels: Sequence[str]) -> Tie:
         acts=_acts(run, microdata) + (() if before is None else before.acts),
         bounds=tuple(bounds),
         impossible=to_ranges(_rows_inside(impossible, row_of_cell, query.size)),
+        stamps=tuple(stamp for stamp in run["stamps"] if stamp != NOT_FOR_RELEASE),  # which its acts say
     )
 
 

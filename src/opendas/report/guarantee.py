@@ -309,6 +309,11 @@ def _left_protected(run: RunFacts) -> list[str]:
             said.setdefault(words, []).append(f"{kind} {name}")
     parts = " ".join(f"{words.capitalize()}: {', '.join(names)}." for words, names in said.items())
     text = f"What the exact facts leave of one record, with all others known: {parts} {found.alternatives}"
+    if any(line.startswith("tie: ") and line.endswith(" a unit") for line in run.declared):
+        text += (
+            " These numbers count places of a type of unit that a leaf does not have: the measurements take "
+            "nobody for impossible there, but whoever knows the frame does."
+        )
     if found.loss and run.loss is not None and found.loss != run.loss:
         name = "epsilon" if run.pure else "rho"
         text += (

@@ -94,8 +94,9 @@ class Run:
 
     @property
     def domain_stamps(self) -> tuple[str, ...]:
-        """What stamps the run because of where its domain is declared to come from."""
-        return (DOMAIN_FROM_RECORDS,) if self.resolved.domain.from_records else ()
+        """What stamps the run because of where its domain comes from, and what it is tied to."""
+        own = (DOMAIN_FROM_RECORDS,) if self.resolved.domain.from_records else ()
+        return own if self.product.tied is None else tuple(dict.fromkeys((*own, *self.product.tied.stamps)))
 
     @cached_property
     def reader(self) -> Reader:

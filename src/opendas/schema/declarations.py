@@ -118,7 +118,7 @@ class Tie:
     product: str  # the earlier product
     query: str  # query group of which every row has its count from there, or from the frame
     # Digest of the earlier release's microdata, where a run is tied to one; see
-    # :func:`opendas.files.release_folder.tie_to`. So are `acts`, `bounds` and `impossible`.
+    # :func:`opendas.files.release_folder.tie_to`. So are `acts`, `bounds`, `impossible` and `stamps`.
     microdata: str = ""
     acts: tuple[EarlierAct, ...] = ()  # what that release cost, with all that it is tied to itself
     bounds: tuple[TiedBound, ...] = ()
@@ -134,6 +134,8 @@ class Tie:
     # level without units, and at least as many people as units and at most :data:`MAX_PEOPLE_PER_UNIT` times
     # as many have one with. Used where the frame has all the columns.
     units: Mapping[str, str] = field(default_factory=dict)
+    # What must be said of the earlier release, and so of each that agrees with it, beside its acts.
+    stamps: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, exact."""
@@ -150,6 +152,7 @@ class Tie:
             **({"rows": {label: list(self.rows[label]) for label in sorted(self.rows)}} if self.rows else {}),
             **({"columns": dict(sorted(self.columns.items()))} if self.columns else {}),
             **({"units": dict(sorted(self.units.items()))} if self.units else {}),
+            **({"stamps": list(self.stamps)} if self.stamps else {}),
         }
 
     @classmethod
@@ -171,6 +174,7 @@ class Tie:
             {label: tuple(cells) for label, cells in record.get("rows", {}).items()},
             dict(record.get("columns", {})),
             dict(record.get("units", {})),
+            tuple(map(str, record.get("stamps", ()))),
         )
 
 

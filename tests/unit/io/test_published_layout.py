@@ -540,3 +540,28 @@ def test_bypassed_geounits_and_parts_of_states(tmp_path: Path) -> None:
 def test_a_folder_too_high_is_told(published: Path, capsys) -> None:
     assert guarded(cli, ["interval", str(published), "--query", "total", "--geolevel", "county"]) == 2
     assert "one folder lower, in pl94-persons, pl94-units" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_an_export_that_fails_leaves_its_folder_as_it_was(release: Path, tmp_path: Path, there: bool) -> None:
+    """Persons are written before the fault of the units is found."""
+    to = tmp_path / "to"
+    if there:
+        to.mkdir()
+    part = min((release / "mdf" / "units").glob("*.parquet"))
+    measured = release / "measurements" / "pl94-units" / "block.parquet"
+    for file_format, path in (("ppmf", part), ("nmf", measured)):
+        path.write_bytes(path.read_bytes()[:-9])
+        command = ["export", str(release), "--format", file_format, "--to", str(to)]
+        assert guarded(cli, command) == 3
+        assert to.is_dir() == there
+        assert not there or not list(to.iterdir())
+
+
+def test_nothing_is_exported_into_a_release(release: Path, capsys) -> None:
+    before = sorted(release.rglob("*"))
+    for file_format in ("nmf", "ppmf", "long"):
+        command = ["export", str(release), "--format", file_format, "--to", str(release / "here")]
+        assert guarded(cli, command) == 2
+        assert "a release holds what is certified" in capsys.readouterr().err
+    assert sorted(release.rglob("*")) == before

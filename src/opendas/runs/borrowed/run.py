@@ -19,6 +19,7 @@ from opendas.budget.presets import preset, preset_names
 from opendas.budget.resolve import BudgetSpec
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table, invariant_geolevels
+from opendas.custody.stamps import DEMONSTRATION_FRAME, DOMAIN_FROM_RECORDS
 from opendas.errors import ConfigError, FormatError
 from opendas.files.addresses import located
 from opendas.files.nmf.bureau import is_bureau_folder
@@ -120,6 +121,8 @@ def borrow(
     listing, digest = list_of_files(path, _files(file))
     published = PublishedFile(path.resolve().name, listing.count("\n"), digest)
     resolved = _resolved(product, file.product, spec, known, spine, estimator, published)
+    if tie is not None and _units_are_from_records(tie):
+        resolved = replace(resolved, domain=replace(resolved.domain, units=Provenance.FROM_RECORDS))
     run = Run(path, replace(resolved, tied=tie)).on_frame(known, spine)
     constraints = bound_table(product, known, spine, _exact(tree, product, spine))
     _check_bounds(tree, constraints)
@@ -311,6 +314,13 @@ def _known_frame(tree: NoisyTree, product: Product, geography: ReaderSpec | None
     other = read_frame_file(path, replace(geography, root=frame.geolevels[0]), hierarchy(geography)).frame()
     place = places_of_blocks(frame, other.geocodes, path.name)
     return replace(frame, entities={name: codes[place] for name, codes in other.entities.items()})
+
+
+def _units_are_from_records(tie: Path) -> bool:
+    """Whether the release that gives units is stamped for them; a census publishes those of its records."""
+    earlier = ReleaseFolder(tie)[pl94_persons().name]
+    stamped = {DEMONSTRATION_FRAME, DOMAIN_FROM_RECORDS} & set(earlier.stamps)
+    return bool(stamped) and earlier.domain.units is Provenance.FROM_RECORDS
 
 
 def _units(tree: NoisyTree, product: Product) -> dict[str, Ints]:

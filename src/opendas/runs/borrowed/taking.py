@@ -90,7 +90,7 @@ def _take(borrowed: BorrowedRun, out: Path, options: RunOptions) -> None:
                 seed=None,
                 phase="measured",
                 result={
-                    "stamps": [],
+                    "stamps": list(() if run.product.tied is None else run.product.tied.stamps),
                     "declared": [],
                     "domain": run.resolved.domain.to_dict(),
                     "measurements": "full",

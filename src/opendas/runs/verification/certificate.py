@@ -18,6 +18,7 @@ from opendas.custody.account import AccountFacts
 from opendas.custody.folders import sha256_file
 from opendas.custody.stamps import DEMONSTRATION_FRAME, POPULATED_LEAVES, UNPROVEN_PART
 from opendas.errors import FormatError
+from opendas.files.mdf.unit_types import UnitTypes
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.measurement.protection import ProtectionMap
 from opendas.parts import ESTIMATORS, MECHANISMS
@@ -89,6 +90,16 @@ def _check_words(run: Run, certified: RunFacts, declared: Sequence[str]) -> None
     require(
         all(part.proof for part in parts) or UNPROVEN_PART in certified.stamps,
         f"a part names no argument for the guarantee: the stamp {UNPROVEN_PART} is missing.",
+    )
+    tied = () if run.product.tied is None else run.product.tied.stamps
+    require(
+        set(tied) <= set(certified.stamps),
+        f"the release that it is tied to is stamped {first_few(tied)}: so is this one, and does not say so.",
+    )
+    has_types = certified.estimated and UnitTypes.of(run.product, run.frame) is not None
+    require(
+        (certified.moved is not None) == has_types,
+        "the certificate has records that got another type of unit exactly where the frame has all types.",
     )
     derived = reader.reader.startswith("pl94-")
     require(
