@@ -312,7 +312,7 @@ def _left_protected(run: RunFacts) -> list[str]:
     if any(line.startswith("tie: ") and line.endswith(" a unit") for line in run.declared):
         text += (
             " These numbers count places of a type of unit that a leaf does not have: the measurements take "
-            "nobody for impossible there, but whoever knows the frame does."
+            "nobody for impossible there, but anyone who knows the frame does."
         )
     if found.loss and run.loss is not None and found.loss != run.loss:
         name = "epsilon" if run.pure else "rho"
