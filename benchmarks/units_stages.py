@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 
-from opendas.constraints.table import LevelConstraints, TiedCounts
+from opendas.constraints.table import LevelConstraints, PublicCounts
 from opendas.measurement.family import FamilyMeasurement, QueryAnswers
 from opendas.schema.dhc_units import dhc_units
 from opendas.schema.product import Passes
@@ -83,7 +83,7 @@ def made_family(
     tenure = TENURE.row_of_cell[support]
     tied = np.stack([np.bincount(tenure, one, TENURE.size) for one in table]).astype(np.int64)
     c, row = np.nonzero(tied)
-    counts = TiedCounts(
+    counts = PublicCounts(
         "units", TENURE, np.searchsorted(c, np.arange(children + 1)), row.astype(np.int32), tied[c, row]
     )
     none = np.zeros((children, 0), np.int64)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,12 +17,19 @@ from numpy.random import Generator, default_rng
 from scipy.special import gammaln
 from scipy.stats import chisquare, nbinom
 
-from opendas.constraints.table import LevelConstraints
+from opendas.constraints.table import LevelConstraints, PublicCounts
 from opendas.measurement.family import FamilyMeasurement, QueryAnswers
 from opendas.solvers.rounding.unbiased import round_unbiased
 from opendas.topdown.family_data import LevelRules
 from opendas.topdown.model import Family
-from opendas.topdown.posterior import _totals, likelihood_of, posterior_table, tree_of
+from opendas.topdown.posterior import (
+    BY_UNITS,
+    RELEVANCE,
+    _totals,
+    likelihood_of,
+    posterior_table,
+    tree_of,
+)
 from opendas.topdown.posterior_kernels import CONCENTRATION, GROWTH, SIZES, run_chain, state_of
 from opendas.topdown.posterior_rounding import least_error
 
@@ -106,8 +114,22 @@ def size_law(most: int, mean: float, units: float, shape: np.ndarray) -> np.ndar
     return law / weight.sum()
 
 
-def log_posterior(table, tree, parent, measurement, concentration, shape) -> float:
-    """Without its constant; one class of cells, with :data:`GROUP` below it."""
+def dealt(parent: list[int], units: list[int], prior: np.ndarray) -> np.ndarray:
+    """The parent's counts, dealt out as children had each group before; one more goes by units."""
+    found = np.zeros((len(units), CELLS))
+    for s, count in enumerate(parent):
+        group = prior[:, GROUP[s]]
+        for c, own in enumerate(units):
+            if own:
+                found[c, s] = count * (group[c] + own / sum(units)) / (sum(group[np.array(units) > 0]) + 1)
+    return found
+
+
+def log_posterior(table, tree, parent, measurement, concentration, shape, before=None) -> float:
+    """Without its constant; one class of cells, with :data:`GROUP` below it.
+
+    `before`, float (C, 4): the parent's counts, as a prior table deals them out.
+    """
     total, value = sum(parent), 0.0
     for c, counts in enumerate(table):
         n = int(counts.sum())
@@ -116,9 +138,14 @@ def log_posterior(table, tree, parent, measurement, concentration, shape) -> flo
         units = tree.units[:, 0]
         if units[c] == 0.0:  # closed: nobody, for certain
             continue
-        value += math.log(size_law(total, total * units[c] / units.sum(), units[c], shape)[n])
+        part = units[c] / units.sum()
+        if before is not None:
+            part = BY_UNITS * part + (1 - BY_UNITS) * before[c].sum() / total
+        value += math.log(size_law(total, total * part, units[c], shape)[n])
         for a, parts in zip(concentration, DIVISIONS, strict=True):
-            alpha = alphas(parent, parts, a, units[c] / units.sum())
+            alpha = alphas(parent, parts, a, part)
+            if before is not None:
+                alpha += a * RELEVANCE / math.exp(CONCENTRATION[0]) * summed(before[c], parts)
             value += log_dirichlet_multinomial(summed(counts, parts), alpha)
     for query in measurement.queries:
         exact = np.zeros(query.values.shape)
@@ -136,10 +163,29 @@ def made(parent: list[int], units: list[int], rng: Generator, *, variance: float
     return one, rules(bounds), groups, tree_of(one, rules(bounds), groups)
 
 
-@pytest.mark.parametrize(("lower", "units"), [(0, [1, 2, 5]), (1, [1, 1, 1]), (0, [2, 0, 3])])
-def test_the_mean_is_that_of_all_tables_weighed(lower: int, units: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("lower", "units", "prior"),
+    [
+        (0, [1, 2, 5], None),
+        (1, [1, 1, 1], None),
+        (0, [2, 0, 3], None),
+        (0, [1, 2, 5], [[9, 0], [2, 1], [1, 6]]),
+        (0, [2, 0, 3], [[0, 0], [7, 7], [4, 0]]),
+    ],
+)
+def test_the_mean_is_that_of_all_tables_weighed(
+    lower: int, units: list[int], prior: list[list[int]] | None
+) -> None:
     parent, rng = [3, 2, 1, 2], default_rng(5)
-    *_, tree = made(parent, units, rng, lower=lower)
+    one, level, groups, tree = made(parent, units, rng, lower=lower)
+    before = None
+    if prior is not None:
+        counted = np.array(prior)
+        rows, counts = np.tile([0, 1], 3).astype(np.int32), counted.ravel()
+        query = SimpleNamespace(row_of_cell=MAPS["group"])
+        table = PublicCounts("earlier", query, np.arange(0, 7, 2), rows, counts)
+        one = replace(one, constraints=replace(one.constraints, prior=table))
+        tree, before = tree_of(one, level, groups), dealt(parent, units, counted)
     open_ = np.array(units) > 0
     every = [table for table in tables(parent, 3) if not table[~open_].any()]
     shape = np.array([mean for mean, _ in SIZES])
@@ -148,7 +194,7 @@ def test_the_mean_is_that_of_all_tables_weighed(lower: int, units: list[int]) ->
     measurement = answers(start, rng, 2.0)
     likelihood = likelihood_of(measurement)
     log = np.array([
-        log_posterior(t, tree, parent, measurement, concentration, shape) for t in every
+        log_posterior(t, tree, parent, measurement, concentration, shape, before) for t in every
     ])  # fmt: skip
     weight = np.exp(log - log.max())
     exact = np.tensordot(weight / weight.sum(), np.array(every), axes=1)

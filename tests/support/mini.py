@@ -171,3 +171,24 @@ def write_mini(
     path = folder / "run.toml"
     path.write_text(RUN_TOML.format(run=run, loss=loss, more=more))
     return path
+
+
+def write_earlier(path: Path, seed: int = 50) -> Path:
+    """Write the counts of an earlier census by kind and recoded age; some leaves are in no row."""
+    frame = mini_frame()
+    dense = to_dense(mini_histogram(frame, seed)).reshape(len(frame), len(KINDS), len(AGES))
+    lines = ["block,kind,minor,people"]
+    for code, table in zip(frame.geocodes[1:], dense[1:], strict=True):
+        for kind, ages in zip(KINDS, table, strict=True):
+            lines += [f"{code.decode()},{kind},minor,{ages[0]}", f"{code.decode()},{kind},major,{ages[1]}"]
+            lines.append(f"{code.decode()},{kind},major,{ages[2]}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def prior_table(path: str, name: str = "the census before") -> str:
+    """Return the section of a run file that names such a table."""
+    return (
+        f'[prior]\npath = "{path}"\nname = "{name}"\nquery = "minor * kind"\n'
+        'geocode = "block"\ncount = "people"\n'
+    )

@@ -17,7 +17,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from support.mini import from_dense, mini_frame, mini_histogram, to_dense, write_mini
+from support.mini import (
+    from_dense,
+    mini_frame,
+    mini_histogram,
+    prior_table,
+    to_dense,
+    write_earlier,
+    write_mini,
+)
 
 import opendas.engines.work as work
 import opendas.runs.act as act_module
@@ -332,7 +340,7 @@ def test_the_full_file_has_the_same_shape_whatever_the_records_are(tmp_path: Pat
 # Two inputs that agree on every noisy answer.
 
 
-def twins(tmp_path: Path, *, run: str = "") -> tuple[Path, Path]:
+def twins(tmp_path: Path, *, run: str = "", more: str = "") -> tuple[Path, Path]:
     """Run files of two inputs with the same invariants: people move between the blocks of a region."""
     frame = mini_frame()
     truth = to_dense(mini_histogram(frame))
@@ -343,8 +351,8 @@ def twins(tmp_path: Path, *, run: str = "") -> tuple[Path, Path]:
             other[donor, 0] -= 1
             other[inside[(inside != donor).argmax()], 2] += 1
     assert not np.array_equal(truth, other)
-    changed = write_mini(tmp_path / "two", histogram=from_dense(other), run=run)
-    return write_mini(tmp_path / "one", run=run), changed
+    changed = write_mini(tmp_path / "two", histogram=from_dense(other), run=run, more=more)
+    return write_mini(tmp_path / "one", run=run, more=more), changed
 
 
 def full_measurements(run_file: Path, tmp_path: Path) -> Path:
@@ -400,9 +408,15 @@ def check_same_bytes_by_workers(run_file: Path) -> None:
     assert files(out / "1" / "release") == files(out / "2" / "release")
 
 
-@pytest.mark.parametrize("estimator", ["topdown", "informed", "posterior"])
-def test_what_is_read_depends_on_noisy_answers_and_invariants_only(tmp_path: Path, estimator: str) -> None:
-    first, second = twins(tmp_path, run=f'estimator = "{estimator}"')
+@pytest.mark.parametrize(
+    ("estimator", "prior"),
+    [("topdown", ""), ("informed", ""), ("posterior", ""), ("posterior", prior_table("../earlier.csv"))],
+)
+def test_what_is_read_depends_on_noisy_answers_and_invariants_only(
+    tmp_path: Path, estimator: str, prior: str
+) -> None:
+    write_earlier(tmp_path / "earlier.csv")
+    first, second = twins(tmp_path, run=f'estimator = "{estimator}"', more=prior)
     folder = full_measurements(first, tmp_path)
     found = []
     for name, run_file in (("a", first), ("b", second)):

@@ -82,15 +82,15 @@ class JointTotal:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TiedCounts:
-    """Counts that an earlier release has published, and with which this one agrees in every geounit.
+class PublicCounts:
+    """Public counts from elsewhere: of a release that this one agrees with, or a prior table.
 
     Parameters
     ----------
     name : str
-        Of the earlier product, for messages.
+        Of the earlier product, or of the table, for messages.
     query : QueryGroup
-        Of this product; its rows are the cells of the earlier one.
+        Of this product; its rows are what is counted there.
     starts : int64 (g + 1,)
         Geounit ``i`` has entries ``starts[i]:starts[i + 1]``.
     rows : int32 (entries,)
@@ -110,7 +110,7 @@ class TiedCounts:
         """Geounit of each entry."""
         return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
-    def slice(self, start: int, stop: int) -> TiedCounts:
+    def slice(self, start: int, stop: int) -> PublicCounts:
         """Return the counts of geounits ``start:stop``."""
         low, high = int(self.starts[start]), int(self.starts[stop])
         return replace(
@@ -172,8 +172,10 @@ class LevelConstraints:
         Those that hold at this geolevel.
     joint : JointTotal or None
         A total that holds for parts together.
-    tied : TiedCounts or None
-        Counts of an earlier release.
+    tied : PublicCounts or None
+        Counts of an earlier release, which hold here.
+    prior : PublicCounts or None
+        Counts that a posterior starts from. They constrain nothing.
     linear : LinearSums or None
         Linear constraints with coefficients.
     """
@@ -182,7 +184,8 @@ class LevelConstraints:
     upper: npt.NDArray[np.int64]
     invariants: tuple[InvariantAnswers, ...]
     joint: JointTotal | None = None
-    tied: TiedCounts | None = None
+    tied: PublicCounts | None = None
+    prior: PublicCounts | None = None
     linear: LinearSums | None = None
 
     def slice(self, start: int, stop: int) -> LevelConstraints:
@@ -193,6 +196,7 @@ class LevelConstraints:
             tuple(InvariantAnswers(i.name, i.query, i.answers[start:stop]) for i in self.invariants),
             None if self.joint is None else self.joint.slice(start, stop),
             None if self.tied is None else self.tied.slice(start, stop),
+            None if self.prior is None else self.prior.slice(start, stop),
             None if self.linear is None else replace(self.linear, at_most=self.linear.at_most[start:stop]),
         )
 
@@ -235,6 +239,20 @@ class ConstraintTable:
     possible: npt.NDArray[np.bool_]
     levels: tuple[LevelConstraints, ...]
 
+    def with_prior(self, name: str, query: QueryGroup, counts: Histogram) -> ConstraintTable:
+        """Return the constraints with a prior table at the leaves.
+
+        Parameters
+        ----------
+        name : str
+            Of the table.
+        query : QueryGroup
+        counts : Histogram
+            Over its rows, one row per leaf in the spine's order. Public.
+        """
+        prior = PublicCounts(name, query, counts.indptr, counts.cells, counts.counts)
+        return replace(self, levels=(*self.levels[:-1], replace(self.levels[-1], prior=prior)))
+
     def tied_to(self, name: str, query: QueryGroup, counts: Histogram, spine: Spine) -> ConstraintTable:
         """Return the constraints with the counts of an earlier release, at every geolevel.
 
@@ -264,7 +282,7 @@ class ConstraintTable:
         levels = []
         for number in range(len(spine.levels)):
             sums = counts if number + 1 == len(spine.levels) else counts.aggregate(spine.leaf_starts(number))
-            tied = TiedCounts(name, query, sums.indptr, sums.cells, sums.counts)
+            tied = PublicCounts(name, query, sums.indptr, sums.cells, sums.counts)
             held = self.levels[number]
             for invariant in held.invariants:
                 _check_tied(tied, invariant, self.possible, spine.levels[number].geocodes)
@@ -284,7 +302,7 @@ _UNLIKE = (
 
 
 def _check_tied(
-    tied: TiedCounts, invariant: InvariantAnswers, possible: npt.NDArray[np.bool_], geocodes: Codes
+    tied: PublicCounts, invariant: InvariantAnswers, possible: npt.NDArray[np.bool_], geocodes: Codes
 ) -> None:
     """Compare tied counts with an invariant that they determine."""
     rows, coarser = tied.query.row_of_cell[possible], invariant.query.row_of_cell[possible]

@@ -5,6 +5,7 @@ Axes: ``g`` geounits of a geolevel in spine order, ``m`` rows of a query group.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -21,7 +22,7 @@ from opendas.constraints.table import (
     JointTotal,
     LevelConstraints,
     LinearSums,
-    TiedCounts,
+    PublicCounts,
     bound_cells,
 )
 from opendas.errors import ConfigError, FormatError, GeographyError
@@ -40,6 +41,7 @@ from opendas.geography.frame import Frame
 from opendas.geography.spine import Shares, Spine, SpineLevel
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
+from opendas.schema.query_groups import QueryGroup
 
 _ROWS_AT_ONCE = 1 << 18
 
@@ -246,33 +248,52 @@ def read_constraint_table(path: Path, product: Product, spine: Spine) -> Constra
             )
         )
     table = ConstraintTable(names, bound_cells(product), product.possible, tuple(levels))
-    if product.tied is None:
+    if (prior := product.prior) is not None:
+        query = product.workload.group(prior.query)
+        counts = read_leaf_counts(path.with_name("prior.parquet"), query, spine, prior_metadata(product))
+        table = table.with_prior(prior.name, query, counts)
+    if (tie := product.tied) is None:
         return table
-    query = product.workload.group(product.tied.query)
     return table.tied_to(
-        product.tied.product, query, read_tie(path.with_name("tie.parquet"), product, spine), spine
+        tie.product,
+        product.workload.group(tie.query),
+        read_tie(path.with_name("tie.parquet"), product, spine),
+        spine,
     )
 
 
-@reads_file
 def read_tie(path: Path, product: Product, spine: Spine) -> Histogram:
     """Read ``measurements/<product>/tie.parquet``: tied counts of every leaf, in the spine's order."""
-    if read_metadata(path) != tie_metadata(product):
-        raise FormatError(f"{path.name}: not of the tie that the product declares.")
     if product.tied is None:
         raise ValueError("the product is not tied")
+    query = product.workload.group(product.tied.query)
+    return read_leaf_counts(path, query, spine, tie_metadata(product))
+
+
+@reads_file
+def read_leaf_counts(
+    path: Path, query: QueryGroup, spine: Spine, metadata: Mapping[str, object]
+) -> Histogram:
+    """Read public counts of every leaf, in the spine's order, over the rows of a query group.
+
+    Raises
+    ------
+    FormatError
+        If the file says something else of itself, or a leaf is missing.
+    """
+    if read_metadata(path) != metadata:
+        raise FormatError(f"{path.name}: not of what the product declares.")
     table = open_parquet(path).read().combine_chunks()
     if not np.array_equal(to_bytes(table.column("geocode")), spine.leaf.geocodes):
         raise FormatError(f"{path.name}: the leaves are not those of the spine.")
-    size = product.workload.group(product.tied.query).size
     lengths = np.array(pc.list_value_length(table.column("row")), dtype=np.int64)
     rows, counts = (
         np.array(pc.list_flatten(table.column(name)), dtype=np.int64) for name in ("row", "count")
     )
-    if len(rows) != len(counts) or (len(rows) and not 0 <= rows.min() <= rows.max() < size):
-        raise FormatError(f"{path.name}: rows that {product.tied.query!r} does not have.")
+    if len(rows) != len(counts) or (len(rows) and not 0 <= rows.min() <= rows.max() < query.size):
+        raise FormatError(f"{path.name}: rows that {query.name!r} does not have.")
     geounits = np.repeat(np.arange(len(lengths)), lengths)
-    return Histogram.from_entries(geounits, rows, counts, shape=(len(lengths), size))
+    return Histogram.from_entries(geounits, rows, counts, shape=(len(lengths), query.size))
 
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
@@ -285,7 +306,7 @@ SPINE_SCHEMA = pa.schema(
         ("whole", pa.int64()),
     ]
 )
-TIE_SCHEMA = pa.schema(
+LEAF_COUNTS_SCHEMA = pa.schema(
     [("geocode", pa.string()), ("row", pa.list_(pa.int32())), ("count", pa.list_(pa.int64()))]
 )
 CONSTRAINT_SCHEMA = pa.schema(
@@ -397,19 +418,26 @@ def tie_metadata(product: Product) -> dict[str, object]:
     return {"format": "opendas tie 1", **({} if product.tied is None else product.tied.to_dict())}
 
 
-def _write_tie(path: Path, product: Product, spine: Spine, tied: TiedCounts) -> None:
-    """Write the tied counts of every leaf; those of all other geounits are their sums."""
-    starts = pa.array(tied.starts.astype(np.int32))
+def prior_metadata(product: Product) -> dict[str, object]:
+    """Return what a file of a prior table says of itself."""
+    return {"format": "opendas prior 1", **({} if product.prior is None else product.prior.to_dict())}
+
+
+def _write_leaf_counts(
+    path: Path, spine: Spine, counts: PublicCounts, metadata: Mapping[str, object]
+) -> None:
+    """Write the public counts of every leaf; those of all other geounits are their sums."""
+    starts = pa.array(counts.starts.astype(np.int32))
     columns = [
         bytes_column(spine.leaf.geocodes),
-        pa.ListArray.from_arrays(starts, pa.array(tied.rows)),
-        pa.ListArray.from_arrays(starts, pa.array(tied.counts)),
+        pa.ListArray.from_arrays(starts, pa.array(counts.rows)),
+        pa.ListArray.from_arrays(starts, pa.array(counts.counts)),
     ]
-    write_parquet(path, pa.Table.from_arrays(columns, schema=TIE_SCHEMA), metadata=tie_metadata(product))
+    write_parquet(path, pa.Table.from_arrays(columns, schema=LEAF_COUNTS_SCHEMA), metadata=metadata)
 
 
 def write_constraints(path: Path, product: Product, spine: Spine, table: ConstraintTable) -> None:
-    """Write the bounds and invariant answers of every geounit, and in a file beside them what is tied.
+    """Write the bounds and invariant answers of every geounit; beside them what is tied, and a prior table.
 
     A total that parts of a geounit hold together has the kind ``joint``, and stands at each of the parts. A
     linear constraint has the kind ``linear``, and no least value: its list is empty.
@@ -419,9 +447,11 @@ def write_constraints(path: Path, product: Product, spine: Spine, table: Constra
     """
     if table.bound_names != tuple(bound.name for bound in product.bounds):
         raise ConfigError("the constraints are not those of the product.")
-    tied = table.levels[-1].tied
-    if tied is not None:
-        _write_tie(path.with_name("tie.parquet"), product, spine, tied)
+    leaves = table.levels[-1]
+    if leaves.tied is not None:
+        _write_leaf_counts(path.with_name("tie.parquet"), spine, leaves.tied, tie_metadata(product))
+    if leaves.prior is not None:
+        _write_leaf_counts(path.with_name("prior.parquet"), spine, leaves.prior, prior_metadata(product))
     with parquet_sink(path, CONSTRAINT_SCHEMA, metadata=constraint_metadata(product, spine)) as sink:
         for level, constraints in zip(spine.levels, table.levels, strict=True):
             for start in range(0, len(level), GEOUNITS_PER_BATCH):

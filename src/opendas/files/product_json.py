@@ -12,7 +12,14 @@ from typing import Any
 
 from opendas.errors import FormatError
 from opendas.schema.attributes import Attribute, Recode, Schema
-from opendas.schema.declarations import Bound, Invariant, LinearConstraint, StructuralZero, Tie
+from opendas.schema.declarations import (
+    Bound,
+    Invariant,
+    LinearConstraint,
+    PriorTable,
+    StructuralZero,
+    Tie,
+)
 from opendas.schema.product import PassPlan, Product
 
 MOST_LISTED = 64
@@ -55,6 +62,8 @@ def product_to_json(product: Product) -> dict[str, Any]:
         further["constraints"] = [one.to_dict() for one in product.linear]
     if product.tied is not None:
         further["tie"] = product.tied.to_dict()
+    if product.prior is not None:
+        further["prior"] = product.prior.to_dict()
     if product.companion is not None:
         further["companion"] = product_to_json(product.companion)
     return {
@@ -112,6 +121,7 @@ def product_from_json(value: Mapping[str, Any]) -> Product:
             layout=value["layout"],
             passes=PassPlan({}, {}),
             tie=Tie.from_dict(value["tie"]) if "tie" in value else None,
+            prior=PriorTable.from_dict(value["prior"]) if "prior" in value else None,
             companion=product_from_json(value["companion"]) if "companion" in value else None,
             linear=tuple(LinearConstraint(**one) for one in value.get("constraints", ())),
         )

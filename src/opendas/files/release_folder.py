@@ -147,7 +147,7 @@ class ReleasedProduct:
     def measurement(self, geolevel: str) -> MeasurementFile | None:
         """Return a geolevel's measurement file; None where nothing was measured."""
         path = self.measurements / f"{geolevel}.parquet"
-        if geolevel in ("spine", "constraints", "tie") or not path.is_file():
+        if geolevel in ("spine", "constraints", "tie", "prior") or not path.is_file():
             return None
         return MeasurementFile(path)
 

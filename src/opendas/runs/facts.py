@@ -98,6 +98,11 @@ def measured_facts(
         )
         for zero in product.structural_zeros
     ]
+    if (prior := product.prior) is not None:
+        public.append(
+            f"prior: {prior.query} of each {plan.spine.leaf.name} in {prior.name}, sha256 {prior.sha256}; "
+            "public, as the run file declares"
+        )
     if (tie := product.tied) is not None:
         public.append(
             f"tie: {tie.query} as in the release of {tie.product}, microdata {tie.microdata}; the loss of "

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from opendas.budget.allocation import Budget
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table
-from opendas.custody.folders import write_atomic
+from opendas.custody.folders import sha256_file, write_atomic
 from opendas.custody.ledger_entries import Loss
 from opendas.custody.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE, POPULATED_LEAVES
 from opendas.engines.backend import Backend
 from opendas.engines.local import workers_for
 from opendas.engines.truth import ExactCounts
-from opendas.errors import DataError, PrivacyError
+from opendas.errors import ConfigError, DataError, PrivacyError
 from opendas.files.mdf.layout import check_mdf
 from opendas.files.mdf.unit_types import UnitTypes
 from opendas.files.release_folder import tied_counts
@@ -25,6 +25,7 @@ from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.relations import Neighbours
 from opendas.readers.base import InputData, ReaderSpec, SelectionKeys
+from opendas.readers.prior_table import read_prior_table
 from opendas.runs.account import tagger_of
 from opendas.runs.act import Act, Charged, Planned
 from opendas.runs.machine import check_cells
@@ -117,6 +118,7 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
     constraints = bound_table(product, data.frame, spine, declared_invariants(product, counts.answers, spine))
     seeded = act.options.seed is not None or (act.earlier is not None and act.earlier.seed is not None)
     constraints = tie_constraints(run, constraints, seeded=seeded)
+    constraints = with_prior_table(run, constraints)
     check_feasible(product, spine, constraints)
     protection = ProtectionMap.of(plan, data.frame, constraints)
     protection.check()
@@ -169,6 +171,28 @@ def tie_constraints(run: Run, constraints: ConstraintTable, *, seeded: bool) -> 
         types.check(counts)
     tied = counts.take(spine.leaf_order)
     return constraints.tied_to(tie.product, run.product.workload.group(tie.query), tied, spine)
+
+
+def with_prior_table(run: Run, constraints: ConstraintTable) -> ConstraintTable:
+    """Return constraints with the public table that the posterior starts from; as they are without one.
+
+    Raises
+    ------
+    ConfigError, FormatError, SchemaError
+        If the table was changed since the run file was read, or is not of the query group or the frame.
+    """
+    prior, written = run.product.prior, run.resolved.run_file
+    if prior is None or written is None or written.prior is None:
+        return constraints
+    query, spine = run.product.workload.group(prior.query), run.spine
+    counts = read_prior_table(
+        written.prior.path, query, run.frame.geocodes, written.prior.geocode, written.prior.count
+    )
+    if sha256_file(written.prior.path) != prior.sha256:
+        raise ConfigError(
+            f"[prior] path: {written.prior.path} was changed while this run began. Start again."
+        )
+    return constraints.with_prior(prior.name, query, counts.take(spine.leaf_order))
 
 
 def _chosen_by_key(act: Act[RunOptions], spec: ReaderSpec) -> ReaderSpec:

@@ -411,6 +411,8 @@ class Run:
             tie = replace(self.product.tie, microdata="", acts=(), bounds=(), impossible=())
         if tie is not None:
             document["tie"] = tie.to_dict()
+        if self.product.prior is not None:
+            document["prior"] = self.product.prior.to_dict()
         if self.product.passes.earlier:
             document["earlier"] = [
                 [sorted(stage.least_squares.items()), sorted(stage.rounder.items())]

@@ -1,4 +1,4 @@
-"""Declarations of invariants, bounds, structural zeros, ties, and of units that have several records.
+"""Declarations of invariants, bounds, structural zeros, ties, prior tables, and units of several records.
 
 An invariant is a statistic of the confidential data that is published exactly, by policy. Bounds and
 structural zeros are public: they follow from the frame and from the definition of the data.
@@ -249,6 +249,34 @@ class StructuralZero:
 
     # attribute name -> level labels: attributes not named are unrestricted.
     levels: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class PriorTable:
+    """A public table of leaves that the posterior of a run starts from, such as an earlier census.
+
+    Parameters
+    ----------
+    name : str
+        What it is and who published it, in the run file's words.
+    query : str
+        Query group whose rows it counts.
+    sha256 : str
+        Digest of the file.
+    """
+
+    name: str
+    query: str
+    sha256: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as certificates and released run files hold them."""
+        return {"name": self.name, "query": self.query, "sha256": self.sha256}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_dict` wrote."""
+        return cls(*(str(record[name]) for name in ("name", "query", "sha256")))
 
 
 class Distinct(StrEnum):

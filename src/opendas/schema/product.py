@@ -12,7 +12,14 @@ import numpy as np
 from opendas.arrays import Bools, Ints
 from opendas.errors import ConfigError
 from opendas.schema.attributes import Recode, Schema
-from opendas.schema.declarations import Bound, Invariant, LinearConstraint, StructuralZero, Tie
+from opendas.schema.declarations import (
+    Bound,
+    Invariant,
+    LinearConstraint,
+    PriorTable,
+    StructuralZero,
+    Tie,
+)
 from opendas.schema.provenance import Discovery, Provenance
 from opendas.schema.query_groups import Workload
 
@@ -114,6 +121,8 @@ class Product:
         The act that found private labels.
     tie : Tie or None
         To which product it may be tied; of a run, to which release it is.
+    prior : PriorTable or None
+        Of a run, the public table that its posterior starts from.
     workloads : mapping of name to (query group, weight) pairs
         What a budget means where it names a workload: its share is divided in proportion to the weights.
     companion : Product or None
@@ -137,6 +146,7 @@ class Product:
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
     discovery: Discovery | None = None
     tie: Tie | None = None
+    prior: PriorTable | None = None
     companion: Product | None = None
     workloads: Mapping[str, tuple[tuple[str, Fraction], ...]] = field(default_factory=dict)
     linear: tuple[LinearConstraint, ...] = ()

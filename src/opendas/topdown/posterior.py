@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,15 @@ from opendas.topdown.constraint_groups import Groups
 from opendas.topdown.family_data import FamilyData, LevelRules
 from opendas.topdown.informed import Informed
 from opendas.topdown.model import POSTERIOR, Family
-from opendas.topdown.posterior_kernels import GROWTH, Likelihood, Moments, Tree, run_chain, state_of
+from opendas.topdown.posterior_kernels import (
+    CONCENTRATION,
+    GROWTH,
+    Likelihood,
+    Moments,
+    Tree,
+    run_chain,
+    state_of,
+)
 from opendas.topdown.posterior_rounding import least_error
 from opendas.topdown.rounding import round_estimate
 
@@ -40,6 +49,12 @@ LEAST_VARIANCE = 0.5
 MAY_BE_EMPTY, MORE = 0.05, 1
 """A child that is empty with this probability or a greater one is rounded to nobody, or to so many more than
 the mean of what it has if it is not empty, rounded up."""
+RELEVANCE = 0.5
+"""How many present records a record of a prior table is worth as evidence of a child's composition."""
+BY_UNITS, BY_EVEN_SHARES = 0.5, 0.1
+"""With a prior table, the weight of public units in what is expected of a child; without units, that of the
+parent's counts shared out evenly. The rest has the table."""
+LEAST_WEIGHT = 1e-9
 LEADING = 2
 """Nodes of most records that are divided from their siblings first, one after the other."""
 
@@ -212,23 +227,55 @@ def tree_of(family: Family, rules: LevelRules, groups: Groups) -> Tree:
             above[nodes] = path[depth - 1]
     units, lower, upper = _sizes(family, bounds, total)
     expected = total[: len(bounds)] * (units / np.maximum(units.sum(axis=0), 1.0))
+    before = _as_before(family, groups, expected[:, path[0]])
+    if before is not None:
+        nodes = np.zeros((len(expected), firsts[-1]))
+        for level in path:
+            np.add.at(nodes.T, level, before.T)
+        by_units = np.where(bounds < 0, BY_EVEN_SHARES, BY_UNITS)
+        expected = by_units * expected + (1.0 - by_units) * nodes[:, : len(bounds)]
     kinds, kind = np.unique(np.rint(np.log2(np.maximum(expected, 1.0))), axis=0, return_inverse=True)
+    kind = kind.reshape(-1)
     root = np.arange(firsts[-1])
     root[path] = path[0]
+    scale = (2.0 ** kinds[:, root] * total / np.maximum(total[root], 1)) ** GROWTH
+    share = np.tile(np.where(above < 0, 1.0, total / np.maximum(total[above], 1)), (len(scale), 1))
+    if before is not None:
+        scale, share, kind = scale[kind], share[kind], np.arange(len(kind))
+        known = RELEVANCE / math.exp(CONCENTRATION[0]) * nodes
+        share = np.where(above < 0, 1.0, (scale[:, above] * share + known) / (scale + known)[:, above])
+        scale += known
     return Tree(
         path,
         above,
         np.repeat(np.arange(len(levels)), np.diff(firsts)),
-        np.where(above < 0, 1.0, total / np.maximum(total[above], 1)),
+        share,
         total,
         units,
         expected,
-        kind.reshape(-1),
-        (2.0 ** kinds[:, root] * total / np.maximum(total[root], 1)) ** GROWTH,
+        kind,
+        scale,
         lower,
         upper,
         groups.mask,
     )
+
+
+def _as_before(family: Family, groups: Groups, expected: Floats) -> Floats | None:
+    """Return the parent's counts, dealt out as a prior table deals them, float64 (C, s); None without one.
+
+    What the table counts together is divided as the parent has it now. Records of which it counts nobody in
+    the family go where they are expected without it.
+    """
+    prior, parent = family.constraints.prior, family.parent
+    if prior is None or parent is None:
+        return None
+    rows, compact = np.unique(prior.query.row_of_cell[family.support], return_inverse=True)
+    weight = prior.on(rows.astype(np.int32))[:, compact.reshape(-1)] + expected / np.maximum(
+        expected.sum(axis=0), 1.0
+    )
+    weight = np.where(groups.mask, weight, 0.0)
+    return np.asarray(parent * weight / np.maximum(weight.sum(axis=0), LEAST_WEIGHT))
 
 
 def _one_by_one(coarse: Ints, finer: Ints, parent: Ints) -> list[Ints]:

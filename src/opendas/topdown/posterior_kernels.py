@@ -38,6 +38,8 @@ REMEMBERED = 1 << 22
 """Log weights of classes that are remembered for all children together, about."""
 MOST_REMEMBERED = 1 << 12
 """Log weights of one node that are remembered: others are computed when asked for."""
+NODES_REMEMBERED = 1 << 25
+"""The same of all nodes below the classes together, in children of all kinds."""
 IMPOSSIBLE = -1e300
 
 
@@ -50,8 +52,9 @@ class Tree(NamedTuple):
         Nodes from a cell's class, which is its number, down to its leaf, ``V - s`` and its number.
     parent, depth : int64 (V,)
         -1 and 0 for classes.
-    share : float64 (V,)
-        Of the parent's node that the family's parent has in this one.
+    share : float64 (k, V)
+        Of the node above that a child of each kind is expected to have in this one; without a prior table
+        what the family's parent has.
     total : int64 (V,)
         Counts of the family's parent.
     units : float64 (C, G)
@@ -59,8 +62,10 @@ class Tree(NamedTuple):
     expected : float64 (C, G)
         Counts of classes where the parent's are shared out by units.
     kind : int64 (C,)
+        Those that expect about the same; with a prior table, of which each child expects something else,
+        each child is a kind.
     scale : float64 (k, V)
-        Of children of each kind, those that expect about the same: see :data:`GROWTH`.
+        Of concentrations, in children of each kind: see :data:`GROWTH`.
     lower, upper : int64 (C, G)
     mask : bool (C, s)
         Cells that a child may use.
@@ -220,7 +225,8 @@ def _node_weight(tree, state, c, v, n):
     at = state.offsets[v] + n
     depth = tree.depth[v]
     value = _rising(
-        _concentration(tree, state.concentration[depth - 1], c, tree.parent[v]) * tree.share[v], n
+        _concentration(tree, state.concentration[depth - 1], c, tree.parent[v]) * tree.share[tree.kind[c], v],
+        n,
     )
     if depth == len(state.concentration):
         value -= math.lgamma(n + 1.0)
@@ -257,9 +263,10 @@ def state_of(tree, likelihood, table, seed):
                 counts[c, tree.path[level, s]] += table[c, s]
             for q in range(len(likelihood.row)):
                 residual[c, likelihood.row[q, s]] -= table[c, s]
+    most = NODES_REMEMBERED // (len(tree.scale) * nodes)
     offsets = np.zeros(nodes + 1, np.int64)
     for v in range(classes, nodes):
-        offsets[v + 1] = offsets[v] + min(tree.total[v] + 1, MOST_REMEMBERED)
+        offsets[v + 1] = offsets[v] + min(tree.total[v] + 1, MOST_REMEMBERED, most)
     starts = np.zeros(classes + 1, np.int64)
     for g in range(classes):
         starts[g + 1] = starts[g] + min(tree.total[g] + 1, REMEMBERED // (children * classes))
@@ -372,7 +379,7 @@ def _division(tree, state, depth, log_concentration):
             for c in range(len(state.counts)):
                 if state.counts[c, v]:
                     a = _concentration(tree, log_concentration, c, tree.parent[v])
-                    value += _rising(a * tree.share[v], state.counts[c, v])
+                    value += _rising(a * tree.share[tree.kind[c], v], state.counts[c, v])
         elif tree.depth[v] == depth and (depth < depths and v < len(tree.parent) - cells):
             for c in range(len(state.counts)):
                 if state.counts[c, v]:

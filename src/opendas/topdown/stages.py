@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Bools, Ints, refines
-from opendas.constraints.table import LevelConstraints, TiedCounts
+from opendas.constraints.table import LevelConstraints, PublicCounts
 from opendas.errors import ConfigError, InfeasibleFamily
 from opendas.measurement.family import FamilyMeasurement, QueryAnswers
 from opendas.schema.query_groups import Workload
@@ -69,7 +69,7 @@ class FixedRows:
     counts: Ints  # (C, R): of each row in each child
 
     @classmethod
-    def of_tie(cls, tied: TiedCounts, family: Family) -> FixedRows:
+    def of_tie(cls, tied: PublicCounts, family: Family) -> FixedRows:
         """Return what an earlier release says of the children, on the rows that the support touches."""
         rows, of_cell = np.unique(tied.query.row_of_cell[family.support], return_inverse=True)
         counts = tied.on(rows)

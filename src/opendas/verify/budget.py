@@ -403,6 +403,7 @@ def check_measurements(run: Mapping[str, Any], released: ReleasedProduct, stop: 
         "spine",
         "constraints",
         "tie",
+        "prior",
     }
     budgeted = {level.geolevel for level in plan.levels if level.queries}
     require(present == budgeted, "the measurement files are not those of the geolevels with a budget.")

@@ -18,11 +18,12 @@ from opendas.custody.folders import sha256_file
 from opendas.errors import CheckFailed
 from opendas.files.geography_files import (
     CONSTRAINT_SCHEMA,
+    LEAF_COUNTS_SCHEMA,
     SPINE_SCHEMA,
-    TIE_SCHEMA,
     constraint_metadata,
     frame_metadata,
     frame_schema,
+    prior_metadata,
     spine_metadata,
     tie_metadata,
     write_constraints,
@@ -112,7 +113,9 @@ def _known_files(run: Mapping[str, Any], released: ReleasedProduct) -> dict[str,
     if run.get("published"):
         files[f"measurements/{name}/{PUBLISHED_LIST}"] = None
     if released.product.tied is not None:
-        files[f"measurements/{name}/tie.parquet"] = TIE_SCHEMA
+        files[f"measurements/{name}/tie.parquet"] = LEAF_COUNTS_SCHEMA
+    if released.product.prior is not None:
+        files[f"measurements/{name}/prior.parquet"] = LEAF_COUNTS_SCHEMA
     if released.official is not None:
         files[f"geography/official/{name}.parquet"] = official_areas_schema(released.official.census)
     replicates = f"{REPLICATES}/{name}.parquet"
@@ -132,10 +135,12 @@ def _known_metadata(released: ReleasedProduct) -> dict[str, Any]:
     product, spine = released.product, released.spine
     folder = f"measurements/{released.name}"
     tied = {} if product.tied is None else {f"{folder}/tie.parquet": tie_metadata(product)}
+    prior = {} if product.prior is None else {f"{folder}/prior.parquet": prior_metadata(product)}
     official = released.official
     listed = {} if official is None else official_areas_metadata(official.census)
     return {
         **tied,
+        **prior,
         **({f"geography/official/{released.name}.parquet": listed} if listed else {}),
         f"geography/{released.name}.parquet": frame_metadata(released.frame, product),
         f"{folder}/spine.parquet": spine_metadata(spine),

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from opendas.arrays import Codes, Ints
-from opendas.constraints.table import TiedCounts
+from opendas.constraints.table import PublicCounts
 from opendas.errors import ConfigError
 from opendas.files.parquet import bytes_column, parquet_sink, text_column
 from opendas.geography.spine import Spine
@@ -294,5 +294,5 @@ def _rows(values: Ints, first: int, last: int) -> Ints:
     return values[first:last]
 
 
-def _tied(tied: TiedCounts, first: int, last: int) -> Ints:
+def _tied(tied: PublicCounts, first: int, last: int) -> Ints:
     return tied.slice(first, last).on(np.arange(tied.query.size, dtype=np.int32))

@@ -49,7 +49,7 @@ CENSUS_READERS = ("pl94-2010", "pl94-2020", "ppmf", "mdf", "cef")
 LONGEST_GEOCODE = 10_000
 """Characters of a geocode that a run file may speak of: arrays of codes are that wide."""
 
-RESERVED_GEOLEVELS = frozenset({"root", "leaf", "spine", "constraints", "tie", *ENTITY_CATEGORIES})
+RESERVED_GEOLEVELS = frozenset({"root", "leaf", "spine", "constraints", "tie", "prior", *ENTITY_CATEGORIES})
 """Names that no geolevel has: they stand for others in run files, or for files beside its measurements."""
 
 _GEOLEVEL = re.compile(r"[^\W_]([\w .-]{0,62}[^\W_])?")
@@ -410,6 +410,16 @@ class TieSection(Section):
     release: RunPath
 
 
+class PriorSection(Section):
+    """``[prior]``: a public table of leaves that the estimator ``posterior`` starts from."""
+
+    path: RunPath
+    name: Words
+    query: Name
+    geocode: Name = "geocode"
+    count: Name = "count"
+
+
 class RunFile(Section):
     """A run file."""
 
@@ -419,6 +429,7 @@ class RunFile(Section):
     budget: BudgetSection = BudgetSection()
     passes: PassesSection = PassesSection()
     tie: TieSection | None = None
+    prior: PriorSection | None = None
 
     @property
     def geolevels(self) -> tuple[str, ...]:

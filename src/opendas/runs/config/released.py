@@ -90,7 +90,12 @@ def move_paths(document: dict[str, Any], old: Path, new: Path) -> None:
     product = document["run"]["product"]
     if product not in BUILT_IN_PRODUCTS:
         document["run"]["product"] = moved(product)
-    for section, key in (("input", "path"), ("geography", "frame"), ("geography", "block_assignment")):
+    for section, key in (
+        ("input", "path"),
+        ("geography", "frame"),
+        ("geography", "block_assignment"),
+        ("prior", "path"),
+    ):
         value = document.get(section, {}).get(key)
         if value is not None and value != FRAME_FROM_RECORDS:
             document[section][key] = moved(value)
@@ -213,6 +218,8 @@ def _declaration(product: Product) -> list[str]:
         lines += _table("[[constraints]]", one.to_dict())
     if product.tied is not None:
         lines += _table("[tie]", product.tied.to_dict())
+    if product.prior is not None:
+        lines += _table("[prior]", product.prior.to_dict())
     return lines
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.constraints.table import bound_cells
+from opendas.custody.folders import sha256_file
 from opendas.custody.protected_units import unit_of_column
 from opendas.errors import BudgetError, ConfigError, PrivacyError
 from opendas.files.release_folder import release_path, tie_to
@@ -29,7 +30,7 @@ from opendas.runs.config.model import (
 from opendas.runs.config.product_file import earlier_stages, load_product, pass_table
 from opendas.runs.config.words import nearest
 from opendas.sampling.mechanisms import stated_mechanism
-from opendas.schema.declarations import Invariant, PublishedFile, Tie
+from opendas.schema.declarations import Invariant, PriorTable, PublishedFile, Tie
 from opendas.schema.product import PassPlan, Product
 from opendas.schema.provenance import PROVENANCE_WORDS, Discovery, Domain, Provenance
 from opendas.topdown.family_data import Estimator
@@ -404,6 +405,7 @@ def _resolved(
     if reader.contribution is not None:  # which is then what one neighbour replaces
         unit = run_file.input.unit or unit_of_column(reader.contribution.unit_id)
         product = replace(product, protected_unit=unit)
+    product = replace(product, prior=_prior(run_file, product))
     tied = None if run_file.tie is None else release_path(run_file.tie.release)
     product = replace(product, tie=_tie(run_file, product, tied))
     mechanism = Mechanism(stated_mechanism(run_file.run.mechanism))
@@ -446,6 +448,34 @@ def _tie(run_file: RunFile, product: Product, release: Path | None) -> Tie | Non
             "earlier release. Use estimator topdown, or remove [tie]."
         )
     return tie_to(release, product, run_file.geolevels)
+
+
+def _prior(run_file: RunFile, product: Product) -> PriorTable | None:
+    """Return which table the posterior starts from, by its digest."""
+    given = run_file.prior
+    if given is None:
+        return None
+    if run_file.run.estimator != POSTERIOR:
+        raise ConfigError(
+            f"[prior]: estimator {run_file.run.estimator} uses no prior table. Set estimator posterior, or "
+            "remove [prior]."
+        )
+    if not given.path.is_file():
+        raise ConfigError(
+            f"[prior] path: {given.path}: no such file. Paths are relative to the run file's folder."
+        )
+    if any(
+        isinstance(path, Path) and path.exists() and path.samefile(given.path) for path in run_file.input.path
+    ):
+        raise PrivacyError(
+            f"[prior] path: {given.path} is the input of this run, which is confidential. A prior table is "
+            "published before, without the records of this run: an earlier census, for instance."
+        )
+    try:
+        query = product.workload.canonical(given.query)
+    except ConfigError as error:
+        raise ConfigError(f"[prior] {error}") from None
+    return PriorTable(given.name, query, sha256_file(given.path))
 
 
 def declared_domain(run_file: RunFile, product: Product) -> Domain:
