@@ -282,11 +282,9 @@ def changes(found: Mapping[str, Sequence[Figures]], metric: str) -> str:
     return markdown(("Geolevel", "Query", first, *(f"{other}, %" for other in others)), rows)
 
 
-def bias(found: Mapping[str, Sequence[Figures]]) -> str:
-    """Return the mean signed error of block totals by class of population."""
-    keys = [
-        k for k in found[next(iter(found))][0] if k[0] == "block" and k[2] and k[3] == "mean_signed_error"
-    ]
+def bias(found: Mapping[str, Sequence[Figures]], leaf: str = "block") -> str:
+    """Return the mean signed error of totals of leaves by class of population."""
+    keys = [k for k in found[next(iter(found))][0] if k[0] == leaf and k[2] and k[3] == "mean_signed_error"]
     rows = [
         (key[2], *(float(np.mean([figures[key] for figures in several])) for several in found.values()))
         for key in keys

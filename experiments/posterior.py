@@ -6,7 +6,11 @@ Rhode Island 2010, persons. Each pair of runs has the same seed, hence the same 
 estimates of block groups; only blocks differ. Pairs: the production's shares, the two plans of equal rho
 (``experiments/equal_rho.py``), and the production's shares without public units, so that nothing but the
 noisy answers says how large a block is. ``made`` is the synthetic state of ``opendas demo`` with the
-production's shares: its blocks are of another shape.
+production's shares: its blocks are of another shape. ``earlier census`` gives the posterior a prior table
+that is made for it: of a block's people a part was there ten years ago, the others are drawn from its block
+group, and the block was larger or smaller. ``tracts`` are the thirteen states of 2020 with tracts as leaves
+and counties above; ``Rhode Island tracts`` are those of one state, ``from 2010`` with its 2010 census by
+tract as a prior table, where the code is the same.
 
 A change is the mean difference in percent of the mean error of ``informed``, with its standard error over
 seeds. Negative is better. Rows of Tables 9 to 13 of the TopDown paper stand beside the paper's own. Then how
@@ -24,6 +28,7 @@ what the estimate is for more and more noise.
 
 from __future__ import annotations
 
+import csv
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,7 +50,9 @@ from experiment import (
     note,
     paper_rows,
     rhode_island,
+    write_table,
 )
+from tract_nation import TRACTS, read_nation, run_file
 
 import opendas as od
 from opendas.constraints.table import LevelConstraints
@@ -55,6 +62,8 @@ from opendas.metrics.evaluate import evaluate
 from opendas.readers.base import InputData
 from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import pl94_persons
+from opendas.schema.query_groups import QueryGroup
 from opendas.topdown.constraint_groups import Groups
 from opendas.topdown.family_data import FamilyData, LevelRules
 from opendas.topdown.model import Family
@@ -67,7 +76,14 @@ PLANS = {
     "blocks": "opendas2026-blocks-persons",
     "production, no units": "pr2020-persons",
     "made": "pr2020-persons",
+    "earlier census": "pr2020-persons",
+    "earlier census, others": "pr2020-persons",
+    "tracts": "us2020-persons",
+    "Rhode Island tracts": "us2020-persons",
+    "Rhode Island tracts, from 2010": "us2020-persons",
 }
+STAYED = {"earlier census": (0.5, 0.2), "earlier census, others": (0.0, 0.5)}
+"""Part of a block's people who stayed, and the standard deviation of the logarithm of its growth."""
 MADE_BLOCKS = 1500
 Found = Mapping[str, Sequence[Figures]]
 
@@ -76,6 +92,12 @@ def runs_of(plan: str, data: Path, folder: Path) -> dict[str, Run]:
     """Return the run of each estimator."""
     found = {}
     made = write_demo(folder / "made", MADE_BLOCKS)[0] if plan == "made" else None
+    if "tracts" in plan:
+        tracts = write_tracts(plan, data, folder)
+        return {
+            name: load(tracts[name == "posterior"].replace("[run]", f'[run]\nestimator = "{name}"'), folder)
+            for name in ESTIMATORS
+        }
     for name in ESTIMATORS:
         budget, estimator = f'preset = "{PLANS[plan]}"', f'estimator = "{name}"'
         if made:
@@ -83,8 +105,83 @@ def runs_of(plan: str, data: Path, folder: Path) -> dict[str, Run]:
             found[name] = load(text, made.parent)
             continue
         run = load(rhode_island(data, budget, run=estimator), folder)
+        if plan in STAYED and name == "posterior":
+            write_earlier(run, folder / "earlier.csv", *STAYED[plan])
+            run = load(rhode_island(data, budget, run=estimator, more=PRIOR), folder)
         found[name] = run.changed(product=replace(run.product, bounds=())) if "no units" in plan else run
     return found
+
+
+PRIOR = """\
+[prior]
+path = "earlier.csv"
+name = "an earlier census, made for this experiment"
+query = "hispanic * cenrace"
+"""
+
+
+def write_prior(path: Path, query: QueryGroup, geocodes: Sequence[str], table: npt.NDArray[np.int64]) -> None:
+    """Write counts of the rows of a query group, int64 (leaves, rows), as a prior table."""
+    leaves, rows = np.nonzero(table)
+    labels = [query.row_label(row).split(" * ") for row in range(query.size)]
+    with path.open("w", encoding="utf-8") as file:
+        csv.writer(file).writerows(
+            [
+                ("geocode", *query.factors, "count"),
+                *(
+                    (geocodes[leaf], *labels[row], int(table[leaf, row]))
+                    for leaf, row in zip(leaves, rows, strict=True)
+                ),
+            ]
+        )
+
+
+def write_earlier(run: Run, path: Path, stayed: float, growth: float) -> None:
+    """Write an earlier census of blocks, made from this one."""
+    truth, rng = run.read(), np.random.default_rng(2000)
+    query = run.product.workload.group("hispanic * cenrace")
+    table = by_rows(truth.histogram, query)
+    above = truth.frame.codes("block_group")
+    for code in np.unique(above):
+        here = np.flatnonzero(above == code)
+        people = table[here].sum(axis=0)
+        kept = rng.binomial(table[here], stayed)
+        sizes = np.rint(table[here].sum(axis=1) * np.exp(rng.normal(0.0, growth, len(here))))
+        others = np.maximum(0, sizes - kept.sum(axis=1)).astype(np.int64)
+        table[here] = kept + rng.multinomial(others, people / max(1, people.sum()))
+    write_prior(path, query, truth.frame.geocodes.astype(str).tolist(), table)
+
+
+def by_rows(counts: Histogram, query: QueryGroup) -> npt.NDArray[np.int64]:
+    """Return the answers of a query group in every leaf."""
+    found = np.zeros((counts.rows, query.size), np.int64)
+    leaf = np.repeat(np.arange(counts.rows), np.diff(counts.indptr))
+    np.add.at(found, (leaf, query.row_of_cell[counts.cells]), counts.counts)
+    return found
+
+
+def write_tracts(plan: str, data: Path, folder: Path) -> tuple[str, str]:
+    """Write the tracts of 2020, and what they were; return the run files without and with a prior table."""
+    nation = read_nation(data / TRACTS)
+    frame, persons = nation.frame, nation.persons
+    text = run_file("pl94-persons")
+    if plan != "tracts":
+        here = np.char.startswith(frame.geocodes, b"44")
+        first, stop = np.flatnonzero(here)[[0, -1]] + (0, 1)
+        frame, persons = frame.take(np.arange(first, stop)), persons.slice(first, stop)
+    product = pl94_persons()
+    write_table(folder, frame, persons, product.schema, {})
+    if "from 2010" not in plan:
+        return text, text
+    query = product.workload.group("hispanic * cenrace")
+    before = load(rhode_island(data), folder).read()
+    tract, blocks = np.unique(before.frame.geocodes.astype("S11"), return_inverse=True)
+    table = np.zeros((len(tract), query.size), np.int64)
+    np.add.at(table, blocks, by_rows(before.histogram, query))
+    same = np.isin(tract, frame.geocodes)
+    note(f"{same.sum()} of {len(frame.geocodes)} tracts have the code of one of 2010")
+    write_prior(folder / "earlier.csv", query, tract[same].astype(str).tolist(), table[same])
+    return text, text + PRIOR.replace("an earlier census, made for this experiment", "2010 census, by tract")
 
 
 def zeros(truth: Histogram, estimate: Histogram) -> dict[str, float]:
@@ -352,7 +449,7 @@ def main() -> None:
             f"## {plan}, {given.seeds} seeds: mean absolute error and its change",
             changes(found, "mean_abs_error"),
             "Mean signed error of block totals",
-            bias(found),
+            bias(found, "tract" if "tracts" in plan else "block"),
             markdown(("Blocks", *empty["informed"][0]), rows),
             beside_the_paper(found),
             covered_table(covered),

@@ -114,21 +114,24 @@ def size_law(most: int, mean: float, units: float, shape: np.ndarray) -> np.ndar
     return law / weight.sum()
 
 
-def dealt(parent: list[int], units: list[int], prior: np.ndarray) -> np.ndarray:
-    """The parent's counts, dealt out as children had each group before; one more goes by units."""
-    found = np.zeros((len(units), CELLS))
+def as_before(parent: list[int], units: list[int], prior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The parent's counts, dealt out as children had each group before, and one record more by units."""
+    counted, rest = np.zeros((2, len(units), CELLS))
     for s, count in enumerate(parent):
         group = prior[:, GROUP[s]]
+        whole = sum(group[np.array(units) > 0]) + 1
         for c, own in enumerate(units):
             if own:
-                found[c, s] = count * (group[c] + own / sum(units)) / (sum(group[np.array(units) > 0]) + 1)
-    return found
+                counted[c, s] = count * group[c] / whole
+                rest[c, s] = count * own / sum(units) / whole
+    return counted + rest, counted
 
 
 def log_posterior(table, tree, parent, measurement, concentration, shape, before=None) -> float:
     """Without its constant; one class of cells, with :data:`GROUP` below it.
 
-    `before`, float (C, 4): the parent's counts, as a prior table deals them out.
+    `before`, float (C, 4) twice: the parent's counts as a prior table deals them out, and what of them it
+    counts.
     """
     total, value = sum(parent), 0.0
     for c, counts in enumerate(table):
@@ -140,12 +143,12 @@ def log_posterior(table, tree, parent, measurement, concentration, shape, before
             continue
         part = units[c] / units.sum()
         if before is not None:
-            part = BY_UNITS * part + (1 - BY_UNITS) * before[c].sum() / total
+            part = BY_UNITS * part + (1 - BY_UNITS) * before[0][c].sum() / total
         value += math.log(size_law(total, total * part, units[c], shape)[n])
         for a, parts in zip(concentration, DIVISIONS, strict=True):
             alpha = alphas(parent, parts, a, part)
             if before is not None:
-                alpha += a * RELEVANCE / math.exp(CONCENTRATION[0]) * summed(before[c], parts)
+                alpha += a * RELEVANCE / math.exp(CONCENTRATION[0]) * summed(before[1][c], parts)
             value += log_dirichlet_multinomial(summed(counts, parts), alpha)
     for query in measurement.queries:
         exact = np.zeros(query.values.shape)
@@ -185,7 +188,7 @@ def test_the_mean_is_that_of_all_tables_weighed(
         query = SimpleNamespace(row_of_cell=MAPS["group"])
         table = PublicCounts("earlier", query, np.arange(0, 7, 2), rows, counts)
         one = replace(one, constraints=replace(one.constraints, prior=table))
-        tree, before = tree_of(one, level, groups), dealt(parent, units, counted)
+        tree, before = tree_of(one, level, groups), as_before(parent, units, counted)
     open_ = np.array(units) > 0
     every = [table for table in tables(parent, 3) if not table[~open_].any()]
     shape = np.array([mean for mean, _ in SIZES])

@@ -229,11 +229,9 @@ def tree_of(family: Family, rules: LevelRules, groups: Groups) -> Tree:
     expected = total[: len(bounds)] * (units / np.maximum(units.sum(axis=0), 1.0))
     before = _as_before(family, groups, expected[:, path[0]])
     if before is not None:
-        nodes = np.zeros((len(expected), firsts[-1]))
-        for level in path:
-            np.add.at(nodes.T, level, before.T)
+        dealt, counted = (_on_nodes(path, cells) for cells in before)
         by_units = np.where(bounds < 0, BY_EVEN_SHARES, BY_UNITS)
-        expected = by_units * expected + (1.0 - by_units) * nodes[:, : len(bounds)]
+        expected = by_units * expected + (1.0 - by_units) * dealt[:, : len(bounds)]
     kinds, kind = np.unique(np.rint(np.log2(np.maximum(expected, 1.0))), axis=0, return_inverse=True)
     kind = kind.reshape(-1)
     root = np.arange(firsts[-1])
@@ -242,7 +240,7 @@ def tree_of(family: Family, rules: LevelRules, groups: Groups) -> Tree:
     share = np.tile(np.where(above < 0, 1.0, total / np.maximum(total[above], 1)), (len(scale), 1))
     if before is not None:
         scale, share, kind = scale[kind], share[kind], np.arange(len(kind))
-        known = RELEVANCE / math.exp(CONCENTRATION[0]) * nodes
+        known = RELEVANCE / math.exp(CONCENTRATION[0]) * counted
         share = np.where(above < 0, 1.0, (scale[:, above] * share + known) / (scale + known)[:, above])
         scale += known
     return Tree(
@@ -261,21 +259,31 @@ def tree_of(family: Family, rules: LevelRules, groups: Groups) -> Tree:
     )
 
 
-def _as_before(family: Family, groups: Groups, expected: Floats) -> Floats | None:
-    """Return the parent's counts, dealt out as a prior table deals them, float64 (C, s); None without one.
+def _on_nodes(path: Ints, cells: Floats) -> Floats:
+    """Return the sums of cells, float64 (C, s), at every node, (C, V)."""
+    nodes = np.zeros((len(cells), int(path.max()) + 1))
+    for level in path:
+        np.add.at(nodes.T, level, cells.T)
+    return nodes
 
-    What the table counts together is divided as the parent has it now. Records of which it counts nobody in
-    the family go where they are expected without it.
+
+def _as_before(family: Family, groups: Groups, expected: Floats) -> tuple[Floats, Floats] | None:
+    """Return the parent's counts as a prior table deals them out, float64 (C, s), and what of it is counted.
+
+    What the table counts together is divided as the parent has it now. One record more is dealt out as
+    expected without the table, so that all go there of which it counts nobody. None where it counts nobody.
     """
     prior, parent = family.constraints.prior, family.parent
     if prior is None or parent is None:
         return None
     rows, compact = np.unique(prior.query.row_of_cell[family.support], return_inverse=True)
-    weight = prior.on(rows.astype(np.int32))[:, compact.reshape(-1)] + expected / np.maximum(
-        expected.sum(axis=0), 1.0
-    )
-    weight = np.where(groups.mask, weight, 0.0)
-    return np.asarray(parent * weight / np.maximum(weight.sum(axis=0), LEAST_WEIGHT))
+    counted = np.where(groups.mask, prior.on(rows.astype(np.int32))[:, compact.reshape(-1)], 0)
+    if not counted.any():
+        return None
+    one = np.where(groups.mask, expected, 0.0)
+    one /= np.maximum(one.sum(axis=0), LEAST_WEIGHT)
+    each = parent / (counted.sum(axis=0) + 1.0)
+    return each * (counted + one), each * counted
 
 
 def _one_by_one(coarse: Ints, finer: Ints, parent: Ints) -> list[Ints]:
