@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.seeds import examples
 
+from opendas.arrays import sum_by_key
 from opendas.errors import EnvironmentFailure
-from opendas.readers.counting.entries import Entries, summed
+from opendas.readers.counting.entries import Entries
 from opendas.schema.histogram import Histogram
 
 
@@ -20,7 +21,7 @@ def fill(entries: Entries, batches: list[list[tuple[int, int]]]) -> Histogram:
     for batch in batches:
         keys = np.array([key for key, _ in batch], dtype=np.int64)
         counts = np.array([count for _, count in batch], dtype=np.int64)
-        entries.add(*summed(keys, counts))
+        entries.add(*sum_by_key(keys, counts))
     return entries.histogram()
 
 

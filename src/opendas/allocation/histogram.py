@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.allocation.clamped_error import LARGEST_COUNT
-from opendas.arrays import Ints
+from opendas.arrays import Ints, sum_by_key
 from opendas.errors import DataError, FormatError
 
 _DENSE = 1 << 22
@@ -59,10 +59,7 @@ class CountHistogram:
         if float(mult.sum(dtype=np.float64)) > LARGEST_COUNT:
             raise FormatError("mult: expected at most 2**53 nodes in a level.")
         if not bool(np.all(values[1:] > values[:-1])):
-            values, place = np.unique(values, return_inverse=True)
-            sums = np.zeros(len(values), dtype=np.int64)
-            np.add.at(sums, place, mult)
-            mult = sums
+            values, mult = sum_by_key(values, mult)
         for name, array in (("values", values), ("mult", mult)):
             array.flags.writeable = False
             object.__setattr__(self, name, array)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Bools", "Codes", "Floats", "Ints", "rank_in_run", "refines", "value_of_rows"]
+__all__ = ["Bools", "Codes", "Floats", "Ints", "rank_in_run", "refines", "sum_by_key", "value_of_rows"]
 
 _Value = TypeVar("_Value", bound=np.generic)
 
@@ -22,6 +22,17 @@ def rank_in_run(column: NDArray[Any]) -> Ints:
     """Return the place of each row in its run of equal values, from 0, int64 (b,)."""
     start = np.flatnonzero(np.concatenate([[True], column[1:] != column[:-1]]))
     return np.arange(len(column)) - np.repeat(start, np.diff(np.append(start, len(column))))
+
+
+def sum_by_key(keys: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """Return distinct keys, ascending, and the sums of their counts; int64 (e,) both."""
+    if len(keys) > 1 and not bool(np.all(keys[1:] > keys[:-1])):
+        order = np.argsort(keys, kind="stable")
+        keys, counts = keys[order], counts[order]
+        first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+        if len(first) < len(keys):
+            keys, counts = keys[first], np.add.reduceat(counts, first)
+    return keys, counts
 
 
 def refines(fine: NDArray[np.integer[Any]], coarse: NDArray[Any]) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from opendas.arrays import Codes
+from opendas.arrays import Codes, sum_by_key
 from opendas.errors import FormatError
 from opendas.files.parquet import (
     ParquetSink,
@@ -71,13 +71,8 @@ def counts_digest(histogram: Histogram) -> str:
 
 def difference(one: Histogram, other: Histogram) -> Histogram:
     """Return ``one - other``, entries of zero left out; unlike counts of records, some are negative."""
-    rows = [np.repeat(np.arange(table.rows), np.diff(table.indptr)) for table in (one, other)]
-    keys = np.concatenate(
-        [row * one.size + table.cells for row, table in zip(rows, (one, other), strict=True)]
-    )
-    unique, where = np.unique(keys, return_inverse=True)
-    sums = np.zeros(len(unique), dtype=np.int64)
-    np.add.at(sums, where, np.concatenate([one.counts, -other.counts]))
+    keys = [table.row_of_entries() * one.size + table.cells for table in (one, other)]
+    unique, sums = sum_by_key(np.concatenate(keys), np.concatenate([one.counts, -other.counts]))
     unique, sums = unique[sums != 0], sums[sums != 0]
     indptr = np.searchsorted(unique, np.arange(one.rows + 1, dtype=np.int64) * one.size).astype(np.int64)
     return Histogram(indptr, (unique % one.size).astype(np.int32), sums, one.size)
@@ -85,7 +80,7 @@ def difference(one: Histogram, other: Histogram) -> Histogram:
 
 def write_replicate(sink: ParquetSink, number: int, frame: Frame, differences: Histogram) -> None:
     """Append a replicate to a file of :data:`REPLICATE_SCHEMA`."""
-    leaf = np.repeat(np.arange(differences.rows), np.diff(differences.indptr))
+    leaf = differences.row_of_entries()
     columns = [
         pa.array(np.full(len(leaf), number, dtype=np.int32)),
         text_column(leaf, bytes_column(frame.geocodes)),

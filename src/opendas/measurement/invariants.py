@@ -23,9 +23,8 @@ ExactAnswers = Callable[[QueryGroup, int], npt.NDArray[np.int64]]
 
 def exact_answers(group: QueryGroup, table: Histogram) -> npt.NDArray[np.int64]:
     """Return the exact answers of a query group, int64 (g, m), from the counts of g geounits."""
-    geounit = np.repeat(np.arange(table.rows), np.diff(table.indptr))
     sums = np.zeros(table.rows * group.size, dtype=np.int64)
-    np.add.at(sums, geounit * group.size + group.row_of_cell[table.cells], table.counts)
+    np.add.at(sums, table.row_of_entries() * group.size + group.row_of_cell[table.cells], table.counts)
     return sums.reshape(-1, group.size)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Ints
+from opendas.arrays import Ints, sum_by_key
 from opendas.errors import DataError
 
 _CELLS_AN_ENTRY = 8
@@ -50,6 +50,20 @@ class Histogram:
         cumulative = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.counts)])
         return np.asarray(cumulative[self.indptr[1:]] - cumulative[self.indptr[:-1]])
 
+    def row_of_entries(self) -> Ints:
+        """Return the row of each entry, int64 (entries,)."""
+        return np.repeat(np.arange(self.rows), np.diff(self.indptr))
+
+    def recoded(self, cell_of: npt.NDArray[np.integer], size: int) -> Histogram:
+        """Return the same counts in other cells, `size` of them.
+
+        `cell_of` (n,): new cell of each cell; counts of a cell with a negative one are left out.
+        """
+        cells = cell_of[self.cells]
+        kept = np.flatnonzero(cells >= 0)
+        rows = self.row_of_entries()[kept]
+        return Histogram.from_entries(rows, cells[kept], self.counts[kept], shape=(self.rows, size))
+
     def pieces(self, rows: int) -> Iterator[tuple[int, Histogram]]:
         """Yield the histogram in runs of at most `rows` rows, each with the position of its first."""
         for start in range(0, self.rows, rows):
@@ -66,23 +80,21 @@ class Histogram:
     ) -> Histogram:
         """Build from (row, cell, count) triples; repeated pairs add up, zeros are dropped."""
         g, n = shape
-        counts = np.asarray(counts, dtype=np.int64)
-        if counts.size and counts.min() < 0:
+        added: Ints = np.asarray(counts, dtype=np.int64)
+        if added.size and added.min() < 0:
             raise DataError("counts must not be negative.")
-        if counts.size and float(counts.sum(dtype=np.float64)) > 2.0**62:
+        if added.size and float(added.sum(dtype=np.float64)) > 2.0**62:
             raise DataError("counts are too large: their sum must stay below 2**62.")
         key = np.asarray(rows, dtype=np.int64) * n + np.asarray(cells, dtype=np.int64)
         if bool(np.all(key[1:] > key[:-1])):  # as tables often come: nothing to sort, nothing to add
-            unique, sums = key, np.array(counts, dtype=np.int64)
+            unique, sums = key, added.copy()
         elif g * n <= min(_CELLS_AN_ENTRY * len(key), _MOST_CELLS):
             every = np.zeros(g * n, dtype=np.int64)
-            np.add.at(every, key, counts)
+            np.add.at(every, key, added)
             unique = np.flatnonzero(every)
             sums = every[unique]
         else:
-            unique, inverse = np.unique(key, return_inverse=True)
-            sums = np.zeros(len(unique), dtype=np.int64)
-            np.add.at(sums, inverse, counts)
+            unique, sums = sum_by_key(key, added)
         keep = sums > 0
         if not bool(keep.all()):
             unique, sums = unique[keep], sums[keep]
@@ -127,8 +139,7 @@ class Histogram:
 
         `starts` (h + 1,): increasing row positions, from 0 to the number of rows.
         """
-        row_of_entry = np.repeat(np.arange(self.rows), np.diff(self.indptr))
-        new_row = np.searchsorted(starts, row_of_entry, side="right") - 1
+        new_row = np.searchsorted(starts, self.row_of_entries(), side="right") - 1
         return Histogram.from_entries(new_row, self.cells, self.counts, shape=(len(starts) - 1, self.size))
 
     def unlike(self, other: Histogram) -> Ints:

@@ -121,9 +121,7 @@ class MeasuredProduct:
         if self.margin is None:
             return read_mdf(self.released.mdf, self.tree.product, self.tree.frame)
         whole = read_mdf(self.released.mdf, self.margin.whole, self.tree.frame)
-        leaf = np.repeat(np.arange(whole.rows), np.diff(whole.indptr))
-        shape = (whole.rows, self.tree.product.schema.size)
-        return Histogram.from_entries(leaf, self.margin.cells[whole.cells], whole.counts, shape=shape)
+        return whole.recoded(self.margin.cells, self.tree.product.schema.size)
 
     def table(self, name: str) -> Table:
         """Return the columns of a redistricting table or of a query group."""

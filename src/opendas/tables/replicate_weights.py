@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from opendas.arrays import Ints
+from opendas.arrays import Ints, sum_by_key
 from opendas.errors import ConfigError
 from opendas.files.parquet import text_column
 from opendas.geography.frame import Grouping
@@ -64,12 +64,10 @@ def replicate_weights(base: Replicated, query: str, geolevel: str) -> pa.Table:
 
 def _sums(counts: Histogram, group: QueryGroup, grouping: Grouping) -> tuple[Ints, Ints]:
     """Return the rows of a query group that are not 0, as keys (geounit, row) in order, and their sums."""
-    leaf = np.repeat(np.arange(counts.rows), np.diff(counts.indptr))
+    leaf = counts.row_of_entries()
     inside = grouping.of_leaf[leaf] >= 0
     keys = (grouping.of_leaf[leaf] * group.size + group.row_of_cell[counts.cells])[inside]
-    found, where = np.unique(keys, return_inverse=True)
-    sums = np.zeros(len(found), dtype=np.int64)
-    np.add.at(sums, where.ravel(), counts.counts[inside])
+    found, sums = sum_by_key(keys, counts.counts[inside])
     return found[sums != 0], sums[sums != 0]
 
 

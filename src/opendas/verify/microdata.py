@@ -219,11 +219,7 @@ def check_tie(data: Microdata) -> str:
     tied = read_tie(released.measurements / "tie.parquet", released.product, spine).take(spine.place_of_leaf)
     query = released.product.workload.group(tie.query)
     _check_tied_counts(released, tie, tied)
-    leaf = np.repeat(np.arange(data.estimate.rows), np.diff(data.estimate.indptr))
-    found = Histogram.from_entries(
-        leaf, query.row_of_cell[data.estimate.cells], data.estimate.counts, shape=(tied.rows, query.size)
-    )
-    unlike = found.unlike(tied)
+    unlike = data.estimate.recoded(query.row_of_cell, query.size).unlike(tied)
     codes = released.frame.geocodes[unlike]
     require(
         not len(unlike), f"other counts than {tie.product} in {first_few(code.decode() for code in codes)}."
@@ -247,7 +243,7 @@ def _check_tied_counts(released: ReleasedProduct, tie: Tie, tied: Histogram) -> 
         require(not len(tied.unlike(known)), f"tie.parquet has other counts than {tie.product} beside it.")
     query = released.product.workload.group(tie.query)
     labels = {query.row_label(row): row for row in range(query.size)} if tie.columns else {}
-    leaf = np.repeat(np.arange(tied.rows), np.diff(tied.indptr))
+    leaf = tied.row_of_entries()
     for label, column in tie.columns.items():
         here, counts = tied.cells == labels[label], np.zeros(tied.rows, dtype=np.int64)
         counts[leaf[here]] = tied.counts[here]

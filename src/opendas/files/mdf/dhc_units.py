@@ -129,11 +129,11 @@ def unit_records(product: Product, households: Histogram, units: Histogram) -> H
     """
     leaves, first = households.rows, product.schema.size
     rented = np.flatnonzero(_tenure(product) == _RENTED)
-    leaf = np.repeat(np.arange(leaves), np.diff(households.indptr))
+    leaf = households.row_of_entries()
     place = np.searchsorted(rented, households.cells)
     rents = rented[np.minimum(place, len(rented) - 1)] == households.cells
     free = np.zeros_like(households.counts)
-    unit_leaf = np.repeat(np.arange(leaves), np.diff(units.indptr))
+    unit_leaf = units.row_of_entries()
     in_all, without = (
         np.bincount(unit_leaf[who], weights=units.counts[who], minlength=leaves).astype(np.int64)
         for who in (np.isin(units.cells, (_RENTED, _NO_RENT)), units.cells == _NO_RENT)
@@ -167,15 +167,7 @@ _STEP = 2_654_435_769
 
 def unit_estimate(product: Product, records: Histogram) -> Histogram:
     """Return the household histogram of records: undoes :func:`unit_records`."""
-    cells = household_cells(product)[records.cells]
-    leaf = np.repeat(np.arange(records.rows), np.diff(records.indptr))
-    lived_in = cells >= 0
-    return Histogram.from_entries(
-        leaf[lived_in],
-        cells[lived_in],
-        records.counts[lived_in],
-        shape=(records.rows, product.schema.size),
-    )
+    return records.recoded(household_cells(product), product.schema.size)
 
 
 def household_cells(product: Product) -> Ints:
@@ -186,9 +178,7 @@ def household_cells(product: Product) -> Ints:
 
 def units_of_records(product: Product, records: Histogram) -> Histogram:
     """Return the histogram of all units of records, over tenure, vacancy and types of group quarters."""
-    leaf = np.repeat(np.arange(records.rows), np.diff(records.indptr))
-    levels = unit_levels(product)[records.cells]
-    return Histogram.from_entries(leaf, levels, records.counts, shape=(records.rows, FIRST_VACANT + _OTHERS))
+    return records.recoded(unit_levels(product), FIRST_VACANT + _OTHERS)
 
 
 def unit_levels(product: Product) -> Ints:

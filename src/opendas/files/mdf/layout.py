@@ -306,13 +306,12 @@ def record_counts(
         return unit_records(product, estimate, companion)
     if product.layout != "units":
         return estimate
-    leaf = np.repeat(np.arange(estimate.rows), np.diff(estimate.indptr))
     quarters = sum(
         (frame.units[column] for column in GQ_COLUMNS if column in frame.units),
         np.zeros(len(frame), dtype=np.int64),
     )
     return Histogram.from_entries(
-        np.concatenate([leaf, np.arange(len(frame))]),
+        np.concatenate([estimate.row_of_entries(), np.arange(len(frame))]),
         np.concatenate([1 - estimate.cells, np.full(len(frame), 2)]),
         np.concatenate([estimate.counts, quarters]),
         shape=(len(frame), 3),
@@ -325,8 +324,4 @@ def estimate_of_records(product: Product, counts: Histogram) -> Histogram:
         return unit_estimate(product, counts)
     if product.layout != "units":
         return counts
-    leaf = np.repeat(np.arange(counts.rows), np.diff(counts.indptr))
-    units = counts.cells < 2
-    return Histogram.from_entries(
-        leaf[units], 1 - counts.cells[units], counts.counts[units], shape=(counts.rows, 2)
-    )
+    return counts.recoded(np.array([1, 0, -1]), 2)  # group quarters are left out

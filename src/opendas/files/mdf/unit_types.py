@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Bools, Ints
+from opendas.arrays import Bools, Ints, sum_by_key
 from opendas.arrays.kernels import mix
 from opendas.errors import DataError, EstimationError
 from opendas.geography.frame import Frame
@@ -66,7 +66,7 @@ class UnitTypes:
             inside = self.sets == number
             ours = np.unique(np.take(rows, self.levels[inside], axis=self.axis))
             here = np.isin(tied.cells, ours)
-            leaf = np.repeat(np.arange(tied.rows), np.diff(tied.indptr))[here]
+            leaf = tied.row_of_entries()[here]
             people = np.bincount(leaf, tied.counts[here], tied.rows).astype(np.int64)
             units = self.units[:, inside].sum(axis=1)
             wrong = np.flatnonzero((people < units) | (people > MAX_PEOPLE_PER_UNIT * units))
@@ -94,7 +94,7 @@ class UnitTypes:
         wrong = self.broken(places, counts)
         if not len(wrong):
             return counts
-        leaf = np.repeat(np.arange(counts.rows), np.diff(counts.indptr))
+        leaf = counts.row_of_entries()
         rows, cells, changes = [leaf], [counts.cells.astype(np.int64)], [counts.counts]
         held = self._held(counts.take(wrong))
         for number, row in enumerate(wrong.tolist()):
@@ -106,9 +106,7 @@ class UnitTypes:
             changes.append(np.array([part for *_, n in moves for part in (-n, n)], dtype=np.int64))
             self.moved[int(places[row])] = sum(n for *_, n in moves)
         key = np.concatenate(rows) * self.product.schema.size + np.concatenate(cells)
-        unique, inverse = np.unique(key, return_inverse=True)
-        sums = np.zeros(len(unique), dtype=np.int64)
-        np.add.at(sums, inverse.reshape(-1), np.concatenate(changes))
+        unique, sums = sum_by_key(key, np.concatenate(changes))
         row, cell = np.divmod(unique, self.product.schema.size)
         shape = (counts.rows, self.product.schema.size)
         return Histogram.from_entries(row, cell, sums, shape=shape)
@@ -125,7 +123,7 @@ class UnitTypes:
         place[self.levels] = np.arange(len(self.levels))
         of_entry = place[self.product.schema.codes(counts.cells)[self.axis]]
         inside = of_entry >= 0
-        leaf = np.repeat(np.arange(counts.rows), np.diff(counts.indptr))
+        leaf = counts.row_of_entries()
         held = np.zeros((counts.rows, len(self.levels)), dtype=np.int64)
         np.add.at(held, (leaf[inside], of_entry[inside]), counts.counts[inside])
         return held

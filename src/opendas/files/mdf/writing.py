@@ -117,7 +117,7 @@ def _remove_others(folder: Path, keep: set[str]) -> None:
 
 def _chunks(counts: Histogram) -> Iterator[Chunk]:
     """Yield the entries of a part in pieces of at most ROW_GROUP records."""
-    leaf = np.repeat(np.arange(counts.rows), np.diff(counts.indptr))
+    leaf = counts.row_of_entries()
     ends = np.cumsum(counts.counts)
     total = int(ends[-1]) if len(ends) else 0
     for start in range(0, total, ROW_GROUP):

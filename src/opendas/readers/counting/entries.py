@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Ints
+from opendas.arrays import Ints, sum_by_key
 from opendas.custody.folders import PARTIAL_SUFFIX, make_folder, move_folder, new_file, remove_tree
 from opendas.custody.secret_files import private_folder
 from opendas.errors import EnvironmentFailure, FormatError
@@ -142,17 +142,6 @@ HISTOGRAM = "histogram"
 _RUNS = ".entries.partial"
 _PIECES = 1 << 14
 _NOTHING = np.empty(0, np.int64)
-
-
-def summed(keys: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """Return distinct keys, ascending, and the sums of their counts; int64 (e,) both."""
-    if len(keys) > 1 and not bool(np.all(keys[1:] > keys[:-1])):
-        order = np.argsort(keys, kind="stable")
-        keys, counts = keys[order], counts[order]
-        first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-        if len(first) < len(keys):
-            keys, counts = keys[first], np.add.reduceat(counts, first)
-    return keys, counts
 
 
 class Entries:
@@ -316,7 +305,7 @@ class _Pending:
 
     def result(self) -> tuple[Ints, Ints]:
         """Return distinct keys, ascending, and their sums."""
-        keys, counts = summed(joined(self._keys or [_NOTHING]), joined(self._counts or [_NOTHING]))
+        keys, counts = sum_by_key(joined(self._keys or [_NOTHING]), joined(self._counts or [_NOTHING]))
         self._keys, self._counts = [keys], [counts]
         self._merged = self.waiting = len(keys)
         return keys, counts

@@ -62,5 +62,5 @@ class OtherLeaves:
 
 
 def _positions(geocodes: Codes, texts: Sequence[str]) -> Ints:
-    """Return the position of each text, -1 where it is no leaf."""
+    """Return the position of each text, -1 where it is not a leaf."""
     return positions_of(geocodes, np.array([text.encode() for text in texts], dtype=np.bytes_))

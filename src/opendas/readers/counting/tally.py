@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from opendas.arrays import Bools, Codes, Ints
+from opendas.arrays import Bools, Codes, Ints, sum_by_key
 from opendas.custody.stamps import DEMONSTRATION_FRAME, POPULATED_LEAVES
 from opendas.errors import ConfigError, DataError, Finding, GeographyError, PrivacyError, SchemaError
 from opendas.geography.frame import Frame
@@ -29,7 +29,7 @@ from opendas.readers.columns.coding import Geocodes, positions_of, text_of, unit
 from opendas.readers.columns.csv_parquet import Batch, no_rows, read_batches, shown_name
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.counting.contributions import Contributions
-from opendas.readers.counting.entries import Entries, summed
+from opendas.readers.counting.entries import Entries
 from opendas.readers.counting.others import OtherLeaves
 from opendas.readers.frame.frame_file import (
     CENSUS_UNITS,
@@ -276,7 +276,7 @@ def _leaves(batch: Batch, layout: Layout, frame: Frame, log: FindingLog) -> tupl
 def _combine(keys: Ints, counts: Ints | None) -> tuple[Ints, Ints]:
     """Return distinct keys, ascending, and their summed counts."""
     if counts is not None:
-        return summed(keys, counts)
+        return sum_by_key(keys, counts)
     distinct, number = np.unique(keys, return_counts=True)
     return distinct, number.astype(np.int64)
 

@@ -1,6 +1,6 @@
-"""How often each value of a column occurs, apart from any schema: what private discovery of a domain counts.
+"""How often each value of a column occurs, apart from any schema: the counts of private domain discovery.
 
-Confidential, all of it: the values as much as their counts.
+All of it is confidential, the values as much as their counts.
 """
 
 from __future__ import annotations

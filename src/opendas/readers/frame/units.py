@@ -122,12 +122,8 @@ def people_by_hhgq(histogram: Histogram, product: Product) -> Ints:
     axis = product.schema.names.index("hhgq")
     for first, part in histogram.pieces(_ROWS):
         hhgq = product.schema.codes(part.cells)[axis]
-        np.add.at(people, (first + _row_of_entry(part), hhgq), part.counts)
+        np.add.at(people, (first + part.row_of_entries(), hhgq), part.counts)
     return people
-
-
-def _row_of_entry(part: Histogram) -> Ints:
-    return np.repeat(np.arange(part.rows), np.diff(part.indptr))
 
 
 def derived_units(
@@ -212,7 +208,7 @@ def broken_units(
     - `part`: counts of the same leaves.
     """
     broken = [np.asarray(units["hu"] != part.row_totals())] if kind == "units" else []
-    row = _row_of_entry(part)
+    row = part.row_of_entries()
     for bound in product.bounds:
         if bound.column not in units:
             continue
@@ -272,7 +268,7 @@ def frame_findings(
 
 def _whole_answer(product: Product, bound: Bound, histogram: Histogram) -> Ints:
     parts = [part for _, part in histogram.pieces(_ROWS)]
-    return np.concatenate([_answer(product, bound, part, _row_of_entry(part)) for part in parts])
+    return np.concatenate([_answer(product, bound, part, part.row_of_entries()) for part in parts])
 
 
 def report_units(

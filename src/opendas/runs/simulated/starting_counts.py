@@ -54,7 +54,7 @@ class StartingCounts:
         variance s of the noise in the leaf's answer for the cell, the weight of that answer is m / (m + s):
         so likely a record stays.
         """
-        leaf, cell = _leaves(published), published.cells
+        leaf, cell = published.row_of_entries(), published.cells
         bounds = constraints.bound_cells
         class_of_cell = np.unique(bounds.T, axis=0, return_inverse=True)[1].ravel().astype(np.int64)
         classes = int(class_of_cell.max(initial=0)) + 1
@@ -81,7 +81,7 @@ class StartingCounts:
         A parent below which a bound would no longer hold keeps its published counts.
         """
         published = self.published
-        leaf, cell = _leaves(published), published.cells
+        leaf, cell = published.row_of_entries(), published.cells
         moving = rng.binomial(published.counts, 1.0 - self.stays)
         from_leaf, moved = np.repeat(leaf, moving), np.repeat(cell, moving)
         to_leaf = self._leaf_for(self.class_of_cell[moved], self.parent[from_leaf], rng)
@@ -113,7 +113,7 @@ class StartingCounts:
     def _holds(self, counts: Histogram) -> Bools:
         """Return which leaves satisfy all bounds, bool (b,)."""
         last = self.constraints.levels[-1]
-        leaf = _leaves(counts)
+        leaf = counts.row_of_entries()
         holds = np.ones(counts.rows, dtype=bool)
         for bound, cells in enumerate(self.constraints.bound_cells):
             inside = cells[counts.cells]
@@ -135,7 +135,7 @@ def exchanged(
     A record stays as likely as in :meth:`StartingCounts.of`, with the records of its held sum for those of
     its class.
     """
-    leaf, cell, counts = _leaves(published), published.cells, published.counts
+    leaf, cell, counts = published.row_of_entries(), published.cells, published.counts
     last, noise = constraints.levels[-1], _leaf_noise(plan)
     if noise is None:
         return published
@@ -173,9 +173,9 @@ def with_sums(
       same in all.
     """
     change = difference(after, before)
-    key = _leaves(change) * np.int64(change.size) + change.cells
+    key = change.row_of_entries() * np.int64(change.size) + change.cells
     losing, gaining = change.counts < 0, np.maximum(change.counts, 0)
-    leaf = _leaves(counts)
+    leaf = counts.row_of_entries()
     sought, short = key[losing], -change.counts[losing]
     own = leaf * np.int64(change.size) + row_of_cell[counts.cells]
     at = np.minimum(np.searchsorted(sought, own), max(0, len(sought) - 1))
@@ -209,13 +209,9 @@ def _sums(group: Ints, counts: Ints) -> Floats:
     return np.bincount(group, counts)[group].astype(np.float64)
 
 
-def _leaves(counts: Histogram) -> Ints:
-    return np.repeat(np.arange(counts.rows), np.diff(counts.indptr))
-
-
 def _again(leaf: Ints, cell: npt.NDArray[np.int32], published: Histogram) -> Ints:
     """Return how many records leave each entry of the published counts, int64 (e,)."""
-    keys = _leaves(published) * np.int64(published.size) + published.cells
+    keys = published.row_of_entries() * np.int64(published.size) + published.cells
     at = np.searchsorted(keys, leaf * np.int64(published.size) + cell)
     return np.bincount(at, minlength=len(keys)).astype(np.int64)
 
