@@ -23,6 +23,7 @@ from opendas.arrays import Codes
 from opendas.custody.folders import atomic_file
 from opendas.errors import DataError, EnvironmentFailure, FormatError
 from opendas.files.addresses import RemotePath
+from opendas.privacy.exact import canonical_json
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,11 +40,6 @@ _OF_OTHER_CONTENT = (
     pa.ArrowException, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
 )  # fmt: skip
 """What meets those who take a file at its word: columns and metadata are there, and of their types."""
-
-
-def canonical_json(value: object) -> bytes:
-    """Return `value` as JSON with sorted keys and without blanks: one text for one value."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 class ParquetSink:

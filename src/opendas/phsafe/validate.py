@@ -31,10 +31,11 @@ from opendas.phsafe.counting import counted_rows
 from opendas.phsafe.inputs.codes import ADULT, CHILDREN, OUTSIDE, group_index
 from opendas.phsafe.inputs.fields import check_values, usable_rows
 from opendas.phsafe.inputs.findings import CSV_FILES, InputFiles, list_lines
-from opendas.phsafe.inputs.linking import Linked, check_keys, positions, sort_inputs
+from opendas.phsafe.inputs.linking import Linked, check_keys, sort_inputs
 from opendas.phsafe.inputs.records import Inputs, Persons, Units
 from opendas.phsafe.model import Iteration
 from opendas.phsafe.tables import IteratesBy, Joined, Table
+from opendas.readers.columns.coding import positions_of
 
 _HOUSEHOLDER = 20
 _HOUSING_UNIT, _PERSON_IN_HOUSING_UNIT = 2, 3
@@ -146,7 +147,7 @@ def find_inconsistencies(inputs: Inputs) -> list[Finding]:
     """
     inputs = sort_inputs(inputs)
     persons, units, places, files = inputs.persons, inputs.units, inputs.places, inputs.files
-    home = positions(persons.mafid, units.mafid)
+    home = positions_of(units.mafid, persons.mafid)
     findings = []
     if len(units):
         in_unit = persons.rtype == _PERSON_IN_HOUSING_UNIT
@@ -156,7 +157,7 @@ def find_inconsistencies(inputs: Inputs) -> list[Finding]:
     for field, rule, wrong in (*_unit_rules(units), *_member_rules(persons, units, home)):
         findings += list_lines(files.units, units.line[wrong], field, rule)
     if len(places):
-        place = positions(units.mafid, places.mafid)
+        place = positions_of(places.mafid, units.mafid)
         apart = (place >= 0) & (places.rtype[place] != units.rtype)
         rule = f"expected the type that {files.places.title} has for this unit"
         findings += list_lines(files.units, units.line[apart], "RTYPE", rule)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from opendas.errors import Finding
 from opendas.phsafe.inputs.findings import Source, list_lines
 from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units
+from opendas.readers.columns.coding import positions_of
 
 _GROUP_QUARTERS = (4, 5)
 
@@ -68,7 +69,7 @@ def link(inputs: Inputs, state_filter: Sequence[str]) -> Linked:
     if _repeated(units.mafid).any():
         person_rows, home = _join(persons.mafid, units.mafid)
         return Linked(persons.take(person_rows), units, state, home)
-    return Linked(persons, units, state, positions(persons.mafid, units.mafid))
+    return Linked(persons, units, state, positions_of(units.mafid, persons.mafid))
 
 
 def check_keys(inputs: Inputs) -> list[Finding]:
@@ -82,16 +83,16 @@ def check_keys(inputs: Inputs) -> list[Finding]:
     files = inputs.files
     not_a_unit = f"the key is not in {files.units.title}"
     checks: list[tuple[Source, Persons | Units | Places, npt.NDArray[np.bool_], str]] = [
-        (files.persons, persons, positions(persons.mafid, units.mafid) < 0, not_a_unit),
+        (files.persons, persons, positions_of(units.mafid, persons.mafid) < 0, not_a_unit),
         (files.units, units, _repeated(units.mafid), "the key stands more than once"),
         (
             files.units,
             units,
-            positions(units.mafid, places.mafid) < 0,
+            positions_of(places.mafid, units.mafid) < 0,
             f"the key is not in {files.places.title}",
         ),
         (files.places, places, _repeated(places.mafid), "the key stands more than once"),
-        (files.places, places, positions(places.mafid, units.mafid) < 0, not_a_unit),
+        (files.places, places, positions_of(units.mafid, places.mafid) < 0, not_a_unit),
     ]
     return [
         finding
@@ -147,16 +148,6 @@ def _person_order(persons: Persons) -> npt.NDArray[np.int64] | None:
     if (key[1:] >= key[:-1]).all():
         return None
     return np.argsort(key, kind="stable")
-
-
-def positions(keys: npt.NDArray[np.int64], among: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the position of each key in sorted unique keys, -1 where it is not."""
-    if not len(among):
-        return np.full(len(keys), -1, dtype=np.int64)
-    position = np.searchsorted(among, keys)
-    np.minimum(position, len(among) - 1, out=position)
-    position[among[position] != keys] = -1
-    return position
 
 
 def _join(

@@ -1,7 +1,7 @@
 """From the values in a column to codes, whole numbers and geocodes.
 
-Every function takes one Arrow column and gives one array, with -1 or the empty code where a value is not
-usable, after it has told the log.
+Every function takes one Arrow column and gives one array. Where a value is not usable, the function tells the
+log and gives -1 or the empty code.
 """
 
 from __future__ import annotations
@@ -110,12 +110,12 @@ def is_repeated(values: npt.NDArray[Any]) -> Bools:
 def positions_of(ascending: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Ints:
     """Return the position of each wanted value in a list, int64 (rows,); -1 where it is not in it.
 
-    - `ascending` (k,): at least one value, each once.
+    - `ascending` (k,): each value once.
     - `wanted` (rows,): records of one household, and of one leaf, stand together: each run of equal values is
       looked up once.
     """
-    if len(wanted) == 0:
-        return np.empty(0, dtype=np.int64)
+    if len(wanted) == 0 or len(ascending) == 0:
+        return np.full(len(wanted), -1, dtype=np.int64)
     starts = np.flatnonzero(np.concatenate([[True], wanted[1:] != wanted[:-1]]))
     heads = wanted[starts]
     found = np.minimum(np.searchsorted(ascending, heads), len(ascending) - 1)
@@ -178,7 +178,7 @@ def _number(value: Any) -> float:
 
 
 def unit_ids(batch: Batch, name: str, log: FindingLog) -> Codes:
-    """Return a column that says whose each row is, as text, (rows,); empty where a value is not usable.
+    """Return a column of identifiers of units as text, (rows,); empty where a value is not usable.
 
     Whole numbers are their digits, so that the same unit has the same identifier in files of both kinds.
     """
