@@ -81,7 +81,7 @@ def load(
     modules: Sequence[str],
     held: Mapping[str, tuple[int, int]],
 ) -> None:
-    """Import what a worker will need, and let it do a made task.
+    """Import what a worker will need, and let it do a synthetic task.
 
     - `parent`: process number of who started it, as it says itself: it may be gone by now.
     - `turns`, context manager: a semaphore of the workers.

@@ -31,7 +31,7 @@ class FileSource:
     folder: Path  # ``measurements/<product>``
 
     def open(self, part: Part, table: Histogram | None) -> FileMeasurements:
-        """Read the part's measurements; `table` is not looked at."""
+        """Read the part's measurements; `table` is ignored."""
         blocks = {}
         for level in part.levels:
             measured = self.levels[level.level]

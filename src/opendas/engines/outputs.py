@@ -195,7 +195,7 @@ class UsedFile:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """What the certificate says of families."""
+    """The certificate's facts about families."""
 
     families: int
     fallbacks: int

@@ -198,7 +198,7 @@ def _roots(level: PartLevel, rules: Sequence[LevelRules], run: _Run) -> Histogra
 
 
 def _root_label(geocodes: Codes) -> str:
-    """Return a root's geocode; of several, what is left without the character that tells parts apart."""
+    """Return a root's geocode; of several, what is left without the character that distinguishes parts."""
     codes = [bytes(geocode).decode() for geocode in geocodes]
     if len(codes) == 1:
         return codes[0]

@@ -65,7 +65,7 @@ class ExactCounts(Protocol):
 class LeafCounts:
     """Exact counts of all leaves on this machine; see :class:`ExactCounts`.
 
-    `table`: one row per leaf of the frame, in its order; perhaps memory mapped.
+    `table`: one row per leaf of the frame, in its order; it may be memory mapped.
     """
 
     __slots__ = ("_spine", "_sums", "_table")

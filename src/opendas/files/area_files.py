@@ -1,4 +1,4 @@
-"""Sets of leaves that someone drew: published block assignments, plans, lists; with areas and weights.
+"""Sets of leaves from users' files: published block assignments, plans, lists; with areas and weights.
 
 One reader for every form in which districts are published or exchanged: the Census Bureau's block assignment
 files (``BLOCKID|DISTRICT``) and block equivalency files (``GEOID,CDFP``; ``GEOID,CD118``), tables of plans

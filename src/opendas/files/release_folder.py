@@ -1,4 +1,4 @@
-"""What lies under ``release/``, opened from the folder alone: no run file, no input, no key."""
+"""The contents of ``release/``, opened from the folder alone: no run file, no input, no key."""
 
 from __future__ import annotations
 
@@ -444,7 +444,7 @@ def _counts_of_rows(
     tie: Tie, query: QueryGroup, row_of_cell: Ints, earlier: Histogram, frame: Frame
 ) -> Histogram:
     """Return what the rows of a tie count at each leaf: microdata of the earlier release, and the frame."""
-    leaves = np.repeat(np.arange(earlier.rows), np.diff(earlier.indptr))
+    leaves = earlier.row_of_entries()
     rows, counts = row_of_cell[earlier.cells], earlier.counts
     known = rows >= 0
     parts = [(leaves[known], rows[known], counts[known])]

@@ -1,4 +1,4 @@
-"""The frame: the public list of leaves, with what is public about each.
+"""The frame: the public list of leaves, with the public facts about each.
 
 A frame is never made silently from records: which leaves are empty is confidential unless declared.
 """

@@ -1,4 +1,4 @@
-"""A hierarchy as arrays: who is whose parent, level by level, and nothing else.
+"""A hierarchy as arrays: the parent of each geounit, level by level, and nothing else.
 
 For statistics that need the shape of a tree and no codes. Parents may have no child, and the children of one
 parent may lie anywhere in their level. A :class:`~opendas.geography.spine.Spine` is one of these with codes

@@ -227,7 +227,7 @@ def _divided(partition: Partition, key: Ints) -> Partition:
 
 
 def insert_intersections(partitions: Partitions, above: str, key: Ints, name: str) -> Partitions:
-    """Insert a level above `above`: the intersections of the geounits there with the areas that `key` tells.
+    """Insert a level above `above`: the intersections of the geounits there with the areas of `key`.
 
     Geounits from `above` down, but no leaf, are divided where they lie in several of the new ones, so that
     the levels nest. The DHC's *prims* and *tract subsets* are made this way (section 6 of the paper).

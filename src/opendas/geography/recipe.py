@@ -329,7 +329,7 @@ def _inside(frame: Frame, step: SpineStep) -> Bools:
 
 
 def _columns(frame: Frame, step: SpineStep, recipe: Recipe) -> list[npt.NDArray[Any]]:
-    """Return the columns whose combinations tell groups apart."""
+    """Return the columns whose combinations distinguish groups."""
     chosen = step.entities if step.entities is not None else recipe.entities
     if chosen is not None:
         if not chosen:

@@ -238,7 +238,7 @@ class Domain:
         dense = tuple(
             axis
             for axis in range(len(schema.shape))
-            if np.any(masks != masks.take([0], axis=axis + 1))  # masks or draws tell levels apart
+            if np.any(masks != masks.take([0], axis=axis + 1))  # masks or draws distinguish levels
         )
         rest = tuple(axis for axis in range(len(schema.shape)) if axis not in dense)
         k = int(np.prod([schema.shape[axis] for axis in dense], dtype=np.int64))
@@ -355,7 +355,7 @@ class Domain:
 
 
 def _dense_codes(query: QueryGroup, cell: Ints) -> Ints:
-    """Return which dense categories a query group tells apart, int64 (k,)."""
+    """Return which dense categories a query group distinguishes, int64 (k,)."""
     _, codes = np.unique(query.row_of_cell[cell[:, 0]], return_inverse=True)
     return codes.ravel().astype(np.int64)
 

@@ -206,7 +206,7 @@ def families(
 
     - `parent`, `kind` (g,): of each child.
     - `shape`: number of parents, and of classes of children.
-    - `own` (parents,): something else that tells parents apart.
+    - `own` (parents,): something else that distinguishes parents.
     - Returns `counts` (u, kinds): how many children of each class the different parents have.
     - Returns `first` (u,): one of each.
     - Returns `which` (parents,).

@@ -35,7 +35,7 @@ Full = Callable[[int, int, int], list[Ints]]
 Sums = Callable[[int, int, Ints], list[Ints]]
 """Sums, int64 (G, m_q), of the answers of consecutive leaves over their groups: of (level, first, group).
 
-Of answers that touch no cell that the group may use anything may be given: they are not looked at.
+Of answers that touch no cell that the group may use anything may be given: they are ignored.
 """
 
 CHUNK = 250_000
@@ -79,7 +79,7 @@ class ChildSums:
     covariance: Operators  # ``S``, one for each parent
     mean: Floats  # (g, n): ``y``
     weights: Floats  # (g, q): one over the sum, over the children, of one over their weights
-    unknown: Operators | None = None  # positive on what the children say nothing about; None for nothing
+    unknown: Operators | None = None  # positive on directions that the children leave unknown; None for none
 
     def __len__(self) -> int:
         return len(self.covariance)

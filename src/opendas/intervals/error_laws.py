@@ -37,7 +37,7 @@ OwnAnswers = tuple[Floats, Ints, NoiseLaw]
 _CHUNK = 4_000_000
 
 _HEAVY = 1e-3
-"""Part of a squared variance from which a fourth cumulant is looked at below a geounit."""
+"""Part of a squared variance from which a fourth cumulant is examined below a geounit."""
 
 _SUBTREE = 200
 """With more geounits below, no few of them matter."""
@@ -158,7 +158,7 @@ class ErrorLaws:
     def of_areas(self, sweep: Sweep, roots: Operators, areas: Areas, rows: Rows, variance: Floats) -> Ints:
         """Return the law of each area and kind of row, int64 (a, r); -1 for the normal one.
 
-        Draws of geounits that hold leaves of an area are looked at where their noise has heavy tails, and
+        Draws of geounits that hold leaves of an area are examined where their noise has heavy tails, and
         these geounits are not many.
         """
         found = np.full(variance.shape, -1, dtype=np.int64)

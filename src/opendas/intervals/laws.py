@@ -78,7 +78,7 @@ class Draws:
 class NoiseSum:
     """The law of ``sum of weight * draw + normal rest``, symmetric around zero."""
 
-    draws: tuple[Draws, ...]  # the draws that are looked at one by one
+    draws: tuple[Draws, ...]  # the draws that are examined one by one
     rest: float = 0.0  # >= 0: variance of all others together, taken as normal
 
     @cached_property
@@ -217,7 +217,7 @@ def exact_level(level: str | float | Fraction) -> Fraction:
     Raises
     ------
     ConfigError
-        If it is no number strictly between 0 and 1.
+        If it is not a number strictly between 0 and 1.
     """
     try:
         found = Fraction(str(level))

@@ -222,7 +222,7 @@ def _changes(plan: MeasurementPlan, replacements: Iterable[Replacement]) -> Iter
 
 
 def _along(plan: MeasurementPlan, path: Path, shared: int, apart: frozenset[str]) -> ChangedAnswers:
-    """Return the answers that change along a path: all below shared levels, there those told apart."""
+    """Return the answers that change along a path: those below shared levels, and there those that differ."""
     if plan.budget.contribution.records > 1:  # answers can differ by more than one
         raise ConfigError(UNITS_OF_SEVERAL)
     change: dict[tuple[AnyNoise, int], int] = {}

@@ -1,7 +1,7 @@
 """Find the maximal replacements of one record inside the classes of a protection map.
 
 A replacement's changes depend only on how many levels the paths of the two leaves share, on the shares along
-each path, and on the query groups that tell the two cells apart. This module finds all combinations that
+each path, and on the query groups that distinguish the two cells. This module finds all combinations that
 occur in some class, without listing places. Argument: ``docs/proofs/exact-accounting.md``, section 2.
 
 Axes: ``L`` leaves in spine order, ``t`` types of leaves (same shares along the path, same free
@@ -34,7 +34,7 @@ class Replacement(NamedTuple):
     # one, other: path of each leaf, as :meth:`~opendas.geography.spine.Spine.paths` numbers them.
     one: int
     other: int
-    apart: frozenset[str]  # query groups that tell the two cells apart
+    apart: frozenset[str]  # query groups that distinguish the two cells
 
 
 class Replacements:
@@ -170,9 +170,9 @@ def _present(group: Ints, kind: Ints, kinds: int) -> Any:
 
 
 class _CellPairs:
-    """Query groups that tell two cells apart, for cells of two sets that agree on all invariants.
+    """Query groups that distinguish two cells, for cells of two sets that agree on all invariants.
 
-    Levels of an attribute that no fact tells apart, whatever the other attributes, form one *kind*, and a
+    Levels of an attribute that no fact distinguishes, whatever the other attributes, form one *kind*, and a
     combination of kinds represents all its cells. `sets` holds the numbered sets, a bool for each combination
     of kinds.
     """
@@ -224,12 +224,12 @@ class _CellPairs:
         return [self._number(label == value) for value in np.unique(label[label >= FREE]).tolist()]
 
     def _apart(self, mask: int) -> frozenset[str]:
-        """Return the query groups that tell apart cells that differ in the given factors."""
+        """Return the query groups that distinguish cells that differ in the given factors."""
         return frozenset(name for name, factors in self._told.items() if factors & mask)
 
     @cached_property
     def _targets(self) -> list[tuple[frozenset[str], list[tuple[int, ...]]]]:
-        """Return sets of query groups that can tell cells apart, largest first, and the differences."""
+        """Return sets of query groups that can distinguish cells, largest first, and the differences."""
         count = 1
         for axis in self._axes:
             count *= len(axis.masks)
@@ -241,7 +241,7 @@ class _CellPairs:
         return sorted(found.items(), key=lambda item: (-len(item[0]), sorted(item[0])))
 
     def furthest(self, pairs: Sequence[tuple[int, int]]) -> list[frozenset[str]]:
-        """Return the largest sets of query groups that tell apart a cell of one set and one of the other."""
+        """Return the largest sets of query groups that distinguish a cell of one set and one of the other."""
         pairs = sorted(pairs, key=lambda two: -int(self.sets[two[0]].sum() * self.sets[two[1]].sum()))
         found: list[frozenset[str]] = []
         for apart, ways in self._targets:
@@ -266,7 +266,7 @@ class _CellPairs:
         return {}
 
     def in_attribute(self, sets: Sequence[int], attribute: str) -> list[frozenset[str]]:
-        """Return the largest sets of query groups that tell apart two cells that differ in one attribute."""
+        """Return the largest sets of query groups that distinguish two cells that differ in one attribute."""
         position = self.held.plan.product.schema.names.index(attribute)
         axis = self._axes[position]
         masks = set()
@@ -283,7 +283,7 @@ class _CellPairs:
 class _Axis:
     """Differences between two levels of one attribute.
 
-    - `mask` (k, k): bits of the factors that tell two levels apart.
+    - `mask` (k, k): bits of the factors that distinguish two levels.
     - `agree` (k, k): whether the invariants leave both levels possible.
     - `kind` (k,): kind of each level; levels of one kind are in the same sets.
     """

@@ -1,4 +1,4 @@
-"""What every reader takes and gives."""
+"""Input and result of every reader."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class ReaderSpec:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class InputData:
-    """What a reader gives. Confidential, but for the frame.
+    """The result of a reader. Confidential, except for the frame.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def without_counts(frame: Frame, spec: ReaderSpec) -> Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads one kind of input; what it is, its subclass says in :meth:`_read`.
+    """Reads one kind of input, which its subclass defines in :meth:`_read`.
 
     Parameters
     ----------
@@ -242,7 +242,7 @@ CensusKind = Literal["persons", "units"]
 
 
 def census_kind(product: Product) -> CensusKind | None:
-    """Return the table that a product counts, by its attributes; None if it is none of the census."""
+    """Return the census table that a product counts, by its attributes; None for other products."""
     if product.schema == pl94_persons().schema:
         return "persons"
     return "units" if product.schema == pl94_units().schema else None

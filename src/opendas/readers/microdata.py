@@ -46,7 +46,7 @@ def is_census(product: Product) -> bool:
 
 
 def products_of(columns: Collection[str]) -> tuple[Product, ...]:
-    """Return the products that microdata with these columns count, the most detailed first; perhaps none."""
+    """Return the products that microdata with these columns count, the most detailed first; possibly none."""
     if "QAGE" in columns:
         return dhc_persons(), pl94_persons()
     if "THHLDRAGE" in columns:
@@ -140,7 +140,7 @@ class Microdata:
         return Geocodes(np.where(apart, b"", codes))
 
     def cells(self, batch: Batch, log: FindingLog) -> Ints:
-        """Return the cell of each row; -2 for a unit that is no housing unit."""
+        """Return the cell of each row; -2 for a unit that is not a housing unit."""
         return self.of_rows(batch, log)
 
     def counts(self, batch: Batch, log: FindingLog) -> None:
@@ -204,7 +204,7 @@ class Kinds:
     product: str
 
     def __call__(self, batch: Batch, log: FindingLog) -> Ints:
-        """Return the cell of each row; -2 for a unit that is no household."""
+        """Return the cell of each row; -2 for a unit that is not a household."""
         columns, keys, cell = _known_kinds(self.product)
         key = np.zeros(batch.rows, dtype=np.int64)
         usable = np.ones(batch.rows, dtype=bool)

@@ -2,7 +2,7 @@
 
 A workload is a list of partitions of the levels of one attribute. Each becomes a recode and a query group, so
 its sensitivity is that of every query group, and its noise, account and proof are, too
-(docs/proofs/composition.md, section 2). Nothing is measured that is no partition.
+(docs/proofs/composition.md, section 2). Nothing is measured that is not a partition.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """Why constraints on counts cannot hold together: sets of them that contradict each other.
 
-Of constraints in whole numbers the smallest such set is found; of a family in least squares, which holds real
-numbers too, one that needs each of its rows.
+For constraints on whole numbers the smallest such set is found; for a family in least squares, which allows
+real numbers too, a set that needs each of its rows.
 
-Constraints on counts are ranges ``lower <= A x <= upper`` on sums of non-negative integers. Floating point is
-accepted neither way: integers that keep all constraints are checked in exact arithmetic, and so is the Farkas
+Constraints on counts are ranges ``lower <= A x <= upper`` on sums of non-negative integers. Floating point
+decides neither way: integers that keep all constraints are checked in exact arithmetic, and so is the Farkas
 certificate of a contradiction. Where real numbers could keep the constraints and only whole ones cannot, the
-word of branch and bound is taken, for counts that it holds with room to spare.
+answer of branch and bound is accepted, for counts that it represents with room to spare.
 
 The smallest set is found by implicit hitting sets: every set of constraints that can hold leaves out at least
-one constraint of each contradiction, so that a smallest set that hits all that was left out, and contradicts
+one constraint of each contradiction. So a smallest set that meets all the left-out sets, and contradicts
 itself, is a smallest contradiction (A. Ignatiev, A. Previti, M. Liffiton, J. Marques-Silva, "Smallest MUS
 extraction with minimal hitting set dualization", CP 2015).
 
-No limit of time is used: what is found does not depend on the machine's load.
+There is no limit of time: the result does not depend on the machine's load.
 
 Letters: ``m`` constraints, ``v`` variables.
 """
@@ -126,7 +126,7 @@ def find_conflict(system: RangeSystem) -> Conflict | None:
     irreducible = len(found) <= MOST_ROWS // 5
     if irreducible:
         found = _filtered(system, found)
-    smallest = irreducible and len(found) == 2  # a single constraint is none: that was looked at
+    smallest = irreducible and len(found) == 2  # single constraints were examined before
     if irreducible and len(system) <= MOST_ROWS:
         better = _smallest(system, found)
         smallest |= better is not None

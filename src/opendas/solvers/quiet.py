@@ -1,4 +1,4 @@
-"""What a compiled solver prints by itself does not reach standard output, where answers of a program go."""
+"""Keep the output of compiled solvers away from standard output, where a program's answers go."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def chatter_to_stderr() -> Iterator[None]:
-    """Let what compiled code writes to file descriptor 1 go to standard error instead.
+    """Send what compiled code writes to file descriptor 1 to standard error instead.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Constraint groups of one family: which sums of cells are bounded, and by what.
+"""Constraint groups of one family: which sums of cells are bounded, and by which numbers.
 
 Letters: ``C`` children, ``s`` support cells, ``K`` groups.
 """

@@ -45,7 +45,7 @@ class RunEstimator:
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """An estimator from outside, whose answers are checked, and made feasible where they are not."""
+    """An estimator of another package: its answers are checked, and made feasible if they are not."""
 
     estimator: Estimator
 

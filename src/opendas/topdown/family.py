@@ -204,10 +204,10 @@ def estimate_family(
 def _by_stages(
     family: Family, rules: LevelRules, measurement: FamilyMeasurement, estimator: Estimator
 ) -> FamilyEstimate:
-    """Fit and round stage by stage; what a stage has rounded is fixed for the next.
+    """Fit and round stage by stage; the result of a stage is fixed for the next.
 
-    An earlier stage works on merged cells, one for each row of its finest query group. Whatever it finds can
-    be divided among the cells: no constraint tells the cells of a row apart.
+    An earlier stage works on merged cells, one for each row of its finest query group. Any result can be
+    divided among the cells: no constraint distinguishes the cells of a row.
     """
     done = Progress()
     tied = family.constraints.tied
@@ -295,7 +295,7 @@ WIDEST = 60_000
 
 
 def explained(family: Family, rules: LevelRules, error: InfeasibleFamily) -> InfeasibleFamily:
-    """Return the error with the smallest contradiction of the family and its values, where one is proved."""
+    """Return the error with the smallest contradiction of the family and its values, if one is proved."""
     conflict = family_conflict(family, rules)
     return error if conflict is None else InfeasibleFamily(error.family, error.step, (), conflict)
 

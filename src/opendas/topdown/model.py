@@ -1,4 +1,4 @@
-"""The values that estimation takes and gives.
+"""Inputs and results of estimation as values.
 
 Letters: ``C`` children, ``s`` support cells, ``n`` cells, ``B`` bounds.
 """

@@ -18,7 +18,7 @@ from opendas.topdown.model import Family
 def check_rounder_passes(rules: LevelRules, constraints: LevelConstraints) -> None:
     """Refuse rounder passes that no family of a geolevel could be sure to round, before anything is drawn.
 
-    All possible cells and all declared constraints are looked at. A family has some of both, so that what
+    All possible cells and all declared constraints are examined. A family has some of both, so that what
     passes here cannot cross later.
 
     Raises `ConfigError` if two row groups cross; the message names them.

@@ -21,7 +21,7 @@ from opendas.topdown.model import Family, StageRules
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MergedCells:
-    """The cells of a stage: runs of support cells that it does not tell apart."""
+    """The cells of a stage: runs of support cells that the stage does not distinguish."""
 
     # (m,): position in the support of the first cell of each merged one, ascending; it stands for all of
     # them.
@@ -55,7 +55,7 @@ class MergedCells:
     def answers(self, measurement: FamilyMeasurement) -> FamilyMeasurement:
         """Return the same answers for merged cells.
 
-        Query groups of other stages may tell merged cells apart; they are not looked at.
+        Query groups of other stages may distinguish merged cells; they are ignored.
         """
         queries = tuple(replace(query, compact=query.compact[self.first]) for query in measurement.queries)
         return replace(measurement, queries=queries)
@@ -70,7 +70,7 @@ class FixedRows:
 
     @classmethod
     def of_tie(cls, tied: PublicCounts, family: Family) -> FixedRows:
-        """Return what an earlier release says of the children, on the rows that the support touches."""
+        """Return the counts of the children in an earlier release, on the rows that the support touches."""
         rows, of_cell = np.unique(tied.query.row_of_cell[family.support], return_inverse=True)
         counts = tied.on(rows)
         if int(counts.sum()) != int(tied.counts.sum()):

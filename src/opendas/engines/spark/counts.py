@@ -170,7 +170,7 @@ def merge_entries(batches: Batches, task: int, low: int, high: int, size: int) -
 def send_counts(session: SparkSession, table: Histogram, spine: Spine, cut: LastCut) -> DataFrame:
     """Give counts that the driver has to executors, a piece at a time.
 
-    `table`: one row per leaf of the frame, in its order; perhaps memory mapped.
+    `table`: one row per leaf of the frame, in its order; it may be memory mapped.
     """
     slot = partition_values(len(cut))
     pieces: list[DataFrame] = []
@@ -229,7 +229,7 @@ class _SumUp:
     # first leaf of each geounit; None: leaves.
     declared: tuple[tuple[QueryGroup, Ints | None], ...]
     folder: Path
-    check: Check | None  # (low, high, counts): what else is looked at; its answer must be small
+    check: Check | None  # (low, high, counts): what else is examined; its answer must be small
 
     def __call__(self, task: int, batches: Batches) -> tuple[int, Any]:
         """Return what the driver hears of a task, its records and what the check said. Confidential."""
@@ -349,7 +349,7 @@ class SparkCounts:
         self._unchanged: Unchanged | None = None
 
     def run(self, work: Callable[[int, Batches], Any]) -> dict[int, Any]:
-        """Return what a function says of every task: something small."""
+        """Return the answer of a function for every task; answers must be small."""
         each = EachPartition(work, {task: task for task in range(len(self.cut))})
         with spark_failures():
             return answers(self.rows.mapInArrow(each, ANSWER_TYPES))

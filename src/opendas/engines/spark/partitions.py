@@ -190,12 +190,12 @@ def _rotated(words: npt.NDArray[np.uint32], by: int) -> npt.NDArray[np.uint32]:
 
 
 def marker_path(folder: Path, number: int) -> Path:
-    """Return where an executor says that an item is done, so that the driver need not wait for the others."""
+    """Return the path of an executor's mark that an item is done; the driver need not wait for the others."""
     return folder / f"{number:06d}.done"
 
 
 def read_marker(path: Path) -> Answer | None:
-    """Return what an executor says of an item, None where it says nothing yet."""
+    """Return an executor's answer about an item; None while there is none."""
     try:
         return unpack(path.read_bytes())
     except FileNotFoundError:

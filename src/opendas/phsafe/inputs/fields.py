@@ -1,6 +1,6 @@
 """Which values a field may hold: the second phase of the published input validation.
 
-Fields that no table uses (all of the geography below the state) are looked at by
+Fields that no table uses (all of the geography below the state) are examined by
 :mod:`opendas.phsafe.validate`, which warns.
 """
 

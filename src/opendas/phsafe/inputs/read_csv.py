@@ -217,7 +217,7 @@ def _parse(
 ) -> pa.Table:
     """Parse lines into the columns that a kind of rows has: the key as int64, the others as dictionaries.
 
-    Fast first. A key that is no integer, bytes that are no text, or a broken row stop that; then in one
+    Fast first. A key that is not an integer, bytes that are no text, or a broken row stop that; then in one
     thread, which alone knows the numbers of rows, with keys as text and every byte a character.
     """
     names = [_SOURCES.get(name, name.upper()) for name in kind.dtypes() if name != "line"]
@@ -276,7 +276,7 @@ def _keys(table: pa.Table) -> Ints:
 
 
 def _codes(table: pa.Table, name: str, dtype: Any) -> npt.NDArray[Any]:
-    """Return a column as numbers: each distinct text is looked at once a chunk."""
+    """Return a column as numbers: each distinct text is examined once a chunk."""
     parts = []
     width, largest = _TEXT_WIDTHS.get(name, 0), np.iinfo(dtype).max
     for chunk in table.column(name).chunks:

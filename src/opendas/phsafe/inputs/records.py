@@ -2,7 +2,7 @@
 
 Everything in :class:`Persons` and :class:`Units` is confidential: their repr shows how many rows there are
 and no value, and they are neither compared nor hashed. Codes are small integers here; the texts of the files
-(``"01"``, ``"20"``) exist in readers and writers only. A reader turns a text that is no code, or a number
+(``"01"``, ``"20"``) exist in readers and writers only. A reader turns a text that is not a code, or a number
 that does not fit its column, into -1, which is in no code list and in no cell; validation then reports it.
 
 Rows are hashed, and travel between processes, as 64-bit words: MAFID, one or two words with the other

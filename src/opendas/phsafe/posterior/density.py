@@ -282,7 +282,7 @@ _find_peak, _find_reach = searches(_integrand)
 
 @inner
 def _scaled(kind: int, x: float, d: float, p: Parameters, top: float) -> float:
-    """Return what is integrated, divided by exp(top); without logarithms where it is no loss."""
+    """Return what is integrated, divided by exp(top); without logarithms where that loses no digits."""
     value, low, high, times = _factors(kind, x, d, p)
     probability = interval(low, high)
     if probability > _TINY:

@@ -152,7 +152,7 @@ def _units(records: Records, find: Lookup, households: Product | None, log: Find
 
 
 def _check_mafids(units: CefUnits) -> None:
-    """Refuse units whose MAFID an earlier unit has: people could not be told apart."""
+    """Refuse units whose MAFID an earlier unit has: people could not be distinguished."""
     repeated = is_repeated(units.mafid)
     log = FindingLog()
     report_rows(repeated, units.origins, "MAFID", "expected each MAFID once", log, SchemaError)

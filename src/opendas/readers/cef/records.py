@@ -237,7 +237,7 @@ def _is_regular(letters: npt.NDArray[np.uint8], stride: int, end: bytes) -> bool
 def _report_wrong_lines(
     file: BinaryIO, where: str, layout: RecordLayout, end: bytes, log: FindingLog
 ) -> None:
-    """Record every line that is no record of the layout, the slow way."""
+    """Record every line that is not a record of the layout, slowly."""
     file.seek(0)
     line, pending = 1, 0
     wrong = []

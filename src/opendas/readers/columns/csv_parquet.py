@@ -49,7 +49,7 @@ DAMAGED_ZIP = (
 
 @contextlib.contextmanager
 def opened_zip(path: Path, message: str, rule: str) -> Iterator[zipfile.ZipFile]:
-    """Open a zip file; one that is none, or is damaged, is refused with `message` and `rule`."""
+    """Open a zip file; refuse another or a damaged file with `message` and `rule`."""
     try:
         stream = open(path, "rb")  # noqa: SIM115 - closed below
     except OSError as error:
@@ -393,7 +393,7 @@ def _only_member(path: Path) -> IO[bytes]:
 
 
 def _rows_of(path: Path, dialect: _Dialect, *, strict: bool = False) -> Iterator[tuple[int, int]]:
-    """Yield the line and the number of fields of each row behind the header, the slow way.
+    """Yield the line and the number of fields of each row behind the header, slowly.
 
     A line that fills a block is none of a table, and might never end.
     """
@@ -416,7 +416,7 @@ def _rows_of(path: Path, dialect: _Dialect, *, strict: bool = False) -> Iterator
 def _check_quotes(path: Path, dialect: _Dialect, rows: int, log: FindingLog) -> None:
     """Record a quotation mark that does not close: all rows up to the next one were taken for its field.
 
-    Only a file with fewer rows than lines, or an odd number of marks, is read again, the slow way.
+    Only a file with fewer rows than lines, or an odd number of marks, is read again, slowly.
     """
     lines, marks, last = 0, 0, b"\n"
     with _opened(path) as file:

@@ -23,7 +23,7 @@ _FEW = 40
 
 
 def seems_identifier(name: str) -> bool:
-    """Whether the name of a column says that it tells persons, or other units, apart.
+    """Whether the name of a column says that its values identify persons or other units.
 
     Examples
     --------

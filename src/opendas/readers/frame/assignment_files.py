@@ -184,7 +184,7 @@ def _members(path: Path) -> Iterator[tuple[str, str, bytes]]:
 
 
 def _official(where: str, kind: str, data: bytes, log: FindingLog) -> list[Assignment]:
-    """Return what an official file says."""
+    """Return the assignments of an official file."""
     if kind.upper() not in _OFFICIAL:
         return []
     category, field = _OFFICIAL[kind.upper()]
@@ -228,7 +228,7 @@ def _columns(where: str, data: bytes, wanted: Sequence[str], log: FindingLog) ->
 
 
 def _table(path: Path, geocode: str, log: FindingLog, *, census: bool) -> list[Assignment]:
-    """Return what a table says: one assignment per batch and category."""
+    """Return the assignments of a table: one per batch and category."""
     known = column_names(path)
     grfc = {OID_COLUMN, GROUP_COLUMN, *(name for name, _ in BLOCK_COLUMNS)} <= set(known)
     block = next((name for name in (geocode, *_BLOCK_NAMES) if name in known), None)

@@ -48,7 +48,7 @@ from opendas.schema.histogram import Histogram
 def official_reader(path: Path) -> str:
     """Return the reader of an official zip file: that of 2020 where it has a third segment.
 
-    Raises `FormatError` if it is no official redistricting file, or not whole.
+    Raises `FormatError` if it is not an official redistricting file, or not whole.
     """
     check_members(path, ("geo", "1", "2"))
     try:

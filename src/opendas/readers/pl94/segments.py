@@ -175,7 +175,7 @@ def align(segment: Segment, records: Ints, header: str, log: FindingLog) -> dict
 def _diagnose(
     member: Member, number: int, columns: list[str], delimiter: str, log: FindingLog, limit: int = 50
 ) -> None:
-    """Find the wrong rows one by one: the slow way, taken only once something is known to be wrong."""
+    """Find the wrong rows one by one, once something is known to be wrong."""
     before = len(log)
     expected = f"expected {len(columns)} columns"
     rows = (line.split(delimiter) if line else [] for line in member.data.decode("latin-1").splitlines())

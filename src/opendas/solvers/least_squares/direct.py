@@ -112,7 +112,7 @@ def solve_direct(
 def _shared(
     problem: FamilyProblem, stated: Constraints, kept: NDArray[np.intp], ridge: float | None, started: bool
 ) -> _Small:
-    """Reduce a family whose children share H: cells that nothing tells apart become one."""
+    """Reduce a family whose children share H: cells that nothing distinguishes become one."""
     objective = problem.stacked
     label, first, definite = merge_cells(objective, stated)
     if ridge is None:

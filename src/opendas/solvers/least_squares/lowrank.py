@@ -1,6 +1,6 @@
 """H as a multiple of the identity plus a few margins, and roots solved at the cost of the margins.
 
-Where one term tells all cells apart, ``H = d I + A' W A``. Most terms are coarser than another one (a total
+Where one term distinguishes all cells, ``H = d I + A' W A``. Most terms are coarser than another one (a total
 is a sum of any margin), so A needs the rows of the finest terms only, and W gathers the weights of those that
 are coarser. With the query groups of the redistricting data, 2,016 cells and 584 rows become 260. Then, on
 any set F of free cells, with ``A_F`` the columns of A,
@@ -38,7 +38,7 @@ from opendas.solvers.least_squares.primal_dual_active_set import (
 class LowRank:
     """``H = diagonal I + A' core A``."""
 
-    diagonal: float  # weight of the terms that tell all cells apart, and a ridge
+    diagonal: float  # weight of the terms that distinguish all cells, and a ridge
     rows: Ints  # (T, n): row of A of every cell, for each of the finest terms; each cell has T ones in A
     core: Floats  # (r, r): W, block-diagonal by finest term
     core_inverse: Floats  # (r, r): its inverse

@@ -6,7 +6,7 @@ they are the same:
     A[i, j] = alpha[kind_i, kind_j] + [place_i == place_j] beta[kind_i, kind_j].
 
 Full-tree precisions have this form: places are the levels of the largest attribute (63 races), kinds are all
-else that tells cells apart (8 x 2 x 2). On any set F of free cells A is a block per place plus a matrix of
+else that distinguishes cells (8 x 2 x 2). On any set F of free cells A is a block per place plus a matrix of
 rank K, the number of kinds: with D the blocks, U the indicators of kinds, N = U D^-1 U',
 
     A_FF^-1 = D^-1 - D^-1 U' C U D^-1,   C = (I + alpha N)^-1 alpha      (Woodbury; alpha may be singular).

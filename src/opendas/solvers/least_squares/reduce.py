@@ -41,7 +41,7 @@ def _same(
 def merge_cells(objective: Objective, stated: Constraints) -> tuple[Ints, Ints, bool]:
     """Number the cells to keep: ``label`` (n,), -1 where the parent is 0, and the first cell of each label.
 
-    The third value says whether some term tells all kept cells apart, so that H is positive definite.
+    The third value says whether some term distinguishes all kept cells, so that H is positive definite.
     """
     rows, _, linear = objective
     parent, mask, groups = stated.parent, stated.mask, stated.groups

@@ -6,7 +6,7 @@
 3. Clarabel again, for what is left to its first point, magnified.
 4. A proof that the constraints contradict each other.
 
-Cells of large families that nothing tells apart are merged before. Fixed sums of detailed cells are
+Cells of large families that nothing distinguishes are merged before. Fixed sums of detailed cells are
 projected onto first, by :mod:`opendas.solvers.least_squares.transport`; the ladder follows where that is not
 certified.
 
@@ -195,7 +195,7 @@ def _projected(problem: FamilyProblem, tolerance: float) -> Solution | None:
 
 
 def _by_merged_cells(problem: FamilyProblem, tolerance: float) -> Solution | None:
-    """Solve with one cell for all that nothing tells apart, and spread its counts as the parent's.
+    """Solve with one cell for all that nothing distinguishes, and spread its counts as the parent's.
 
     None where that leaves more than half of the cells, or finds no solution. A pass on a total has one cell.
 

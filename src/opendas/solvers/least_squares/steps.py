@@ -33,7 +33,7 @@ INSIDE = 300
 """Most iterations of the active set in a step."""
 PRECISION = 1e-9
 FLAT = 0.02
-"""A metric that does not tell cells apart gets a term that does, of this share of its weight."""
+"""A metric that does not distinguish cells gets a term that does, of this share of its weight."""
 FURTHER = 0.01
 """Part of the residual to reach at which to stop: the last digits come fast."""
 PATIENCE = 20

@@ -1,7 +1,7 @@
 """Families of many cells by their nested queries and fixed sums; apart, as a method of its own.
 
 Letters: ``n`` cells, ``C`` children, ``R`` fixed rows, ``k`` terms of the chain, ``r`` rows of the others,
-``d`` the weight of terms that tell all cells apart, plus sigma.
+``d`` the weight of terms that distinguish all cells, plus sigma.
 
 The alternating direction method of multipliers splits ``x >= 0`` from the rest: a step is one least squares
 with equalities only, of ``K = H + sigma I``, and one cut at zero. The children have one H, each in its scale
@@ -73,7 +73,7 @@ class Structure(NamedTuple):
     chain is an interval of cells.
     """
 
-    diagonal: float  # weight of the terms that tell all cells apart
+    diagonal: float  # weight of the terms that distinguish all cells
     chain: NDArray[np.int32]  # (k, n), ascending, finest term first; the fixed rows last, where there are any
     weights: Floats  # (k,), infinite for fixed rows
     others: NDArray[np.int32]  # (t, n), numbered through from 0 in each block
