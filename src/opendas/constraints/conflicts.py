@@ -1,4 +1,4 @@
-"""Constraints by name, on groups of cells that no constraint tells apart: what a contradiction is made of.
+"""Constraints by name, on groups of cells that no constraint distinguishes: the elements of a contradiction.
 
 Letters: ``n`` cells, ``a`` atoms (cells that the same constraints count), ``r`` rows of all constraints.
 """
@@ -21,18 +21,10 @@ from opendas.solvers.conflict import NO_LIMIT, RangeSystem, find_conflict
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Atoms:
-    """Cells that the same sets hold, taken together.
+    """Cells that the same sets hold, taken together."""
 
-    Parameters
-    ----------
-    of_cell : int64 (n,)
-        Atom of each cell.
-    first : int64 (a,)
-        A cell of each atom.
-    """
-
-    of_cell: npt.NDArray[np.int64]
-    first: npt.NDArray[np.int64]
+    of_cell: npt.NDArray[np.int64]  # (n,): atom of each cell
+    first: npt.NDArray[np.int64]  # (a,): a cell of each atom
 
     @classmethod
     def of(cls, maps: Sequence[npt.NDArray[Any]], size: int) -> Atoms:
@@ -100,15 +92,9 @@ def forest(
 
 @dataclass(slots=True)
 class Gathering:
-    """Named constraints on sums of variables, gathered one by one; earlier ones are told first.
+    """Named constraints on sums of variables, gathered one by one; messages name earlier ones first."""
 
-    Parameters
-    ----------
-    width : int
-        Number of variables, each a non-negative number of records.
-    """
-
-    width: int
+    width: int  # number of variables, each a non-negative number of records
     held: list[HeldConstraint] = field(default_factory=list)
     columns: list[npt.NDArray[np.int64]] = field(default_factory=list)
     times: list[npt.NDArray[np.int64]] = field(default_factory=list)
@@ -124,10 +110,7 @@ class Gathering:
     def add_linear(self, linear: LinearSums, geounit: int, where: str, blocks: npt.NDArray[np.int64]) -> None:
         """Add the linear constraints of a geounit, whose variables stand in blocks (b, 1) of atoms.
 
-        Parameters
-        ----------
-        linear : LinearSums
-            On the atoms.
+        `linear`: on the atoms.
         """
         for name, row, at_most in zip(
             linear.names, linear.coefficients, linear.at_most[geounit], strict=True

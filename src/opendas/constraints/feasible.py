@@ -1,14 +1,14 @@
 """Contradictions that public bounds and declared invariants show by themselves, before anything is drawn.
 
-What is found here is found without spending: no noise has been drawn, and only values that will be published
-anyway are looked at. Two looks are taken:
+The check spends no budget: no noise has been drawn, and it reads only values that will be published anyway.
+It has two parts:
 
 - every geounit by itself, at every geolevel: from the smallest set of cells that a constraint counts to the
-  largest, what is asked for and what there is room for;
+  largest, the least that is asked for and the room that there is;
 - geounits together, where invariants are taken at several geolevels or their sets of cells cross: one program
   in whole numbers for each geounit of the topmost of these levels.
 
-A contradiction is then told by its smallest set of constraints.
+The message gives the smallest contradictory set of constraints.
 
 Axes: ``g`` geounits of a level, ``B`` bounds, ``n`` cells, ``a`` atoms, ``r`` rows of constraints.
 """
@@ -50,17 +50,8 @@ MOST = 3_000_000
 def check_feasible(product: Product, spine: Spine, table: ConstraintTable) -> None:
     """Refuse constraints that no table of non-negative counts can satisfy.
 
-    Parameters
-    ----------
-    product : Product
-    spine : Spine
-    table : ConstraintTable
-
-    Raises
-    ------
-    InfeasibleFamily
-        Naming a geounit of the lowest geolevel that shows the contradiction, and the smallest set of
-        constraints of it, and if need be of what lies below, that cannot hold together.
+    Raises `InfeasibleFamily` naming a geounit of the lowest geolevel that shows the contradiction, and the
+    smallest set of constraints of it, and if need be of what lies below, that cannot hold together.
 
     Notes
     -----

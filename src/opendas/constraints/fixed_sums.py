@@ -45,55 +45,30 @@ _ENTRIES = 4_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExactQuery:
-    """A query group whose answers are exact at one geolevel.
+    """A query group whose answers are exact at one geolevel."""
 
-    Parameters
-    ----------
-    name : str
-        For instance ``"total@state"``.
-    query : QueryGroup
-    level : int
-        Index of the geolevel on the spine.
-    unit : int64 (L,)
-        Official geounit above each leaf, counted in spine order: of divided geounits the whole one.
-    answers : int64 (g, m) or None
-        Where they are known.
-    of_companion : bool
-        It is an invariant of the product's companion: it says in which geounit a protected unit is, and
-        nothing of whether it has a record here, nor of which.
-    """
-
-    name: str
+    name: str  # for instance ``"total@state"``
     query: QueryGroup
-    level: int
+    level: int  # index of the geolevel on the spine
+    # (L,): official geounit above each leaf, counted in spine order: of divided geounits the whole one.
     unit: Ints
-    answers: Ints | None
+    answers: Ints | None  # (g, m): where they are known
+    # It is an invariant of the product's companion: it says in which geounit a protected unit is, and nothing
+    # of whether it has a record here, nor of which.
     of_companion: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PublicFacts:
-    """Everything that is known exactly about a run's input.
+    """Everything that is known exactly about a run's input."""
 
-    Parameters
-    ----------
-    possible : bool (n,)
-        Cells that are no structural zero.
-    bound_names : tuple of str, length B
-    bound_cells : bool (B, n)
-    lower, upper : int64 (L, B)
-    invariants : tuple of ExactQuery
-    linear : bool
-        There are linear constraints, too. What follows from them is not looked for.
-    """
-
-    possible: Bools
-    bound_names: tuple[str, ...]
-    bound_cells: Bools
-    lower: Ints
-    upper: Ints
+    possible: Bools  # (n,): cells that are no structural zero
+    bound_names: tuple[str, ...]  # length B
+    bound_cells: Bools  # (B, n)
+    lower: Ints  # (L, B)
+    upper: Ints  # (L, B)
     invariants: tuple[ExactQuery, ...]
-    linear: bool = False
+    linear: bool = False  # There are linear constraints, too. Their consequences are not computed.
 
     @classmethod
     def of(
@@ -101,15 +76,9 @@ class PublicFacts:
     ) -> PublicFacts:
         """Collect what is known of a run.
 
-        Parameters
-        ----------
-        product : Product
-            With the invariants that the run holds.
-        spine : Spine
-        frame : Frame, optional
-            With public unit counts. Without it, and without `table`, bounds say nothing.
-        table : ConstraintTable, optional
-            With the answers of the invariants, once they are public.
+        - `product`: with the invariants that the run holds.
+        - `frame`: with public unit counts. Without it, and without `table`, bounds say nothing.
+        - `table`: with the answers of the invariants, once they are public.
         """
         if table is None and frame is not None:
             table_of_bounds = bound_table(replace(product, invariants=()), frame, spine, {})
@@ -215,20 +184,13 @@ def _exact_queries(product: Product, spine: Spine, table: ConstraintTable | None
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LeafPatterns:
-    """What is known of leaves, one row for all leaves of which the same is known.
-
-    Parameters
-    ----------
-    atoms : Atoms
-    state : int64 (d, a)
-        :data:`EMPTY`, :data:`FREE`, or a positive number: which of the fixed sums of the leaf count the atom.
-        Two atoms of a leaf with the same number are counted by the same ones.
-    of_leaf : int64 (L,)
-    """
+    """Known facts about leaves: one row for all leaves with the same facts."""
 
     atoms: Atoms
+    # (d, a): :data:`EMPTY`, :data:`FREE`, or a positive number: which of the fixed sums of the leaf count the
+    # atom. Two atoms of a leaf with the same number are counted by the same ones.
     state: Ints
-    of_leaf: Ints
+    of_leaf: Ints  # (L,)
 
 
 def leaf_patterns(facts: PublicFacts) -> LeafPatterns:
@@ -269,7 +231,7 @@ _MULTIPLIER = 0x9E3779B97F4A7C15
 
 
 def _alike(known: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Return a leaf of each kind, int64 (k,), and the kind of each leaf, (L,), by tables of what is known.
+    """Return a leaf of each kind, int64 (k,), and the kind of each leaf, (L,), by tables of known facts.
 
     Leaves are of one kind if all their rows in the tables, int64 (L, c) each, are the same.
     """

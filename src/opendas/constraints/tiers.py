@@ -33,36 +33,20 @@ WIDEST = 60_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tier:
-    """One geolevel.
-
-    Parameters
-    ----------
-    name : str
-    geocodes : sequence of bytes (g,)
-    parent : int64 (g,)
-        Index of each geounit's parent in the tier above.
-    lower, upper : int64 (g, B)
-        Sums of the leaves' bounds.
-    tight_lower, tight_upper : int64 (g, B)
-        What exact totals below leave of them.
-    invariants : tuple of InvariantAnswers
-        All that hold here: taken here, or sums of what is taken below.
-    own : tuple of InvariantAnswers
-        Those taken here.
-    linear : LinearSums or None
-        On the atoms.
-    """
+    """One geolevel."""
 
     name: str
-    geocodes: Sequence[bytes] | npt.NDArray[np.bytes_]
-    parent: npt.NDArray[np.int64]
+    geocodes: Sequence[bytes] | npt.NDArray[np.bytes_]  # (g,)
+    parent: npt.NDArray[np.int64]  # (g,): index of each geounit's parent in the tier above
+    # lower, upper (g, B): sums of the leaves' bounds.
     lower: npt.NDArray[np.int64]
     upper: npt.NDArray[np.int64]
+    # tight_lower, tight_upper (g, B): what exact totals below leave of them.
     tight_lower: npt.NDArray[np.int64]
     tight_upper: npt.NDArray[np.int64]
-    invariants: tuple[InvariantAnswers, ...]
-    own: tuple[InvariantAnswers, ...]
-    linear: LinearSums | None = None
+    invariants: tuple[InvariantAnswers, ...]  # all that hold here: taken here, or sums of what is taken below
+    own: tuple[InvariantAnswers, ...]  # those taken here
+    linear: LinearSums | None = None  # on the atoms
 
     def __len__(self) -> int:
         return len(self.parent)
@@ -74,30 +58,16 @@ class Tier:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tiers:
-    """The constraints of a spine by tiers, top first.
-
-    Parameters
-    ----------
-    tiers : tuple of Tier
-    atoms : Atoms
-    possible : bool (a,)
-    bound_names : tuple of str, length B
-    bound_sets : bool (B, a)
-    sets : sparse (r, a)
-        Of the bounds, then of the rows of each invariant, in the order of `queries`.
-    queries : tuple of str
-        Invariants of the run by name, ``"total@state"``.
-    zeros : tuple of (str, bool (a,))
-        Structural zeros in words.
-    """
+    """The constraints of a spine by tiers, top first."""
 
     tiers: tuple[Tier, ...]
     atoms: Atoms
-    possible: npt.NDArray[np.bool_]
-    bound_names: tuple[str, ...]
-    bound_sets: npt.NDArray[np.bool_]
-    sets: Any
-    queries: tuple[str, ...]
+    possible: npt.NDArray[np.bool_]  # (a,)
+    bound_names: tuple[str, ...]  # length B
+    bound_sets: npt.NDArray[np.bool_]  # (B, a)
+    sets: Any  # sparse (r, a): of the bounds, then of the rows of each invariant, in the order of `queries`
+    queries: tuple[str, ...]  # invariants of the run by name, ``"total@state"``
+    # tuple of (str, bool (a,)): structural zeros in words.
     zeros: tuple[tuple[str, npt.NDArray[np.bool_]], ...]
 
     @classmethod
@@ -155,10 +125,10 @@ class Tiers:
         return lower, upper
 
     def span(self, *, laminar: bool) -> tuple[int, int] | None:
-        """Return the topmost and the lowest of the tiers that must be looked at together, or None.
+        """Return the topmost and the lowest of the tiers that must be examined together, or None.
 
-        Sums of the leaves' bounds say all about the leaves where bounds count different cells. Else leaves
-        are looked at themselves.
+        Where bounds count different cells, sums of the leaves' bounds suffice. Else the leaves themselves are
+        examined.
         """
         own = [number for number, tier in enumerate(self.tiers) if tier.own]
         leaf = len(self.tiers) - 1
@@ -313,7 +283,7 @@ def _divided(product: Product, parts: Tier, held: LevelConstraints) -> tuple[Tie
 def _whole_codes(
     geocodes: Sequence[bytes] | npt.NDArray[np.bytes_], first: npt.NDArray[np.int64], count: int
 ) -> tuple[bytes, ...]:
-    """Return the codes of divided geounits: their parts' without the character that tells these apart."""
+    """Return the codes of divided geounits: those of their parts without the character that differs."""
     codes = []
     for start, stop in itertools.pairwise([*first.tolist(), count]):
         parts = [bytes(code) for code in geocodes[start:stop]]

@@ -475,12 +475,8 @@ def _rows_of_one(
 ) -> pa.Table:
     """Return one row per geounit of one constraint.
 
-    Parameters
-    ----------
-    names : tuple of str
-        Geolevel, constraint, query and kind.
-    lower : int64 (g,) or None
-        None for no least value.
+    - `names`: geolevel, constraint, query and kind.
+    - `lower` (g,): None for no least value.
     """
     geolevel, constraint, query, kind = names
     g = len(geocodes)

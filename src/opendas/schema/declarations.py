@@ -207,25 +207,13 @@ class LinearConstraint:
     """Per leaf, ``sum of coefficient * answer <= at_most`` over rows of one query group; sums hold above.
 
     A row of ``C x <= c``, (6.2) of Abowd et al. (2022); as there, a least value is stated by negating.
-
-    Parameters
-    ----------
-    name : str
-    query : str
-        Query group.
-    coefficients : mapping of str to int
-        Label of a row -> whole number; rows that are not named count nothing.
-    at_most : int
-        For each unit of `column`, or for each leaf.
-    column : str
-        Column of public unit counts in the frame; empty for none.
     """
 
     name: str
-    query: str
-    coefficients: Mapping[str, int]
-    at_most: int = 0
-    column: str = ""
+    query: str  # query group
+    coefficients: Mapping[str, int]  # label of a row -> whole number; rows that are not named count nothing
+    at_most: int = 0  # for each unit of `column`, or for each leaf
+    column: str = ""  # column of public unit counts in the frame; empty for none
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as a product file declares them."""

@@ -36,24 +36,14 @@ def solve_under(
 ) -> Solution:
     """Solve one family under ``coefficients @ x_c <= at_most_c``.
 
-    Parameters
-    ----------
-    problem : FamilyProblem
-        Without these constraints.
-    coefficients : int64 (M, n)
-    at_most : int64 (C, M)
-    names : tuple of str, length M
-        For messages.
-    tolerance : float
-        As of :func:`opendas.solvers.least_squares.solve.solve`; a constraint counts as kept within it,
-        relative to the largest count, in units of its largest coefficient.
-    metric : Metric, optional
-        Likewise.
-
-    Returns
-    -------
-    Solution
-        Infeasible where the interior point says so: the caller looks for the proof in whole numbers.
+    - `problem`: without these constraints.
+    - `coefficients` (M, n).
+    - `at_most` (C, M).
+    - `names`, length M: for messages.
+    - `tolerance`: as of :func:`opendas.solvers.least_squares.solve.solve`; a constraint counts as kept within
+      it, relative to the largest count, in units of its largest coefficient.
+    - `metric`: likewise.
+    - Returns: infeasible where the interior point says so: the caller looks for the proof in whole numbers.
 
     Notes
     -----

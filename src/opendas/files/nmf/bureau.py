@@ -46,39 +46,21 @@ _COLUMNS["Constraint"] = ("geocode", "query_name", "sign", "query_shape", "value
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BureauRows:
-    """The rows of one geolevel's measurements or constraints, without their values.
-
-    Parameters
-    ----------
-    files : tuple of Path
-    starts : int64 (files + 1,)
-        First row of each file.
-    place : int64 (r,)
-        Number of each row among all rows of the files, ascending: of one state, some are left out.
-    geocode : bytes array (r,)
-    name : int64 (r,)
-        Position in `names`.
-    names : tuple of str
-    shape : tuple of tuple of int, (r,)
-        Shapes, as numbers into `shapes`.
-    variance : float64 (r,)
-        Zero for constraints.
-    unlike : tuple of str
-        Parts whose columns are not those of the first, in words.
-    """
+    """The rows of one geolevel's measurements or constraints, without their values."""
 
     files: tuple[Path, ...]
-    starts: Ints
+    starts: Ints  # (files + 1,): first row of each file
+    # (r,): number of each row among all rows of the files, ascending: of one state, some are left out.
     place: Ints
-    geocode: Codes
-    name: Ints
+    geocode: Codes  # (r,)
+    name: Ints  # (r,): position in `names`
     names: tuple[str, ...]
-    shape: Ints
+    shape: Ints  # (r,): shapes, as numbers into `shapes`
     shapes: tuple[tuple[int, ...], ...]
-    variance: Floats
+    variance: Floats  # (r,): zero for constraints
     sign: Ints
     signs: tuple[str, ...]
-    unlike: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()  # parts whose columns are not those of the first, in words
 
     def __len__(self) -> int:
         return len(self.geocode)
@@ -86,22 +68,13 @@ class BureauRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BureauLevel:
-    """One geolevel as it is on disk.
+    """One geolevel as it is on disk."""
 
-    Parameters
-    ----------
-    folder : str
-        Name of the folder without its ending, for instance ``Block_Group``.
-    measured : BureauRows
-    constraints : BureauRows
-    geocodes : bytes array (g,)
-        All that are in one or the other, ascending, but state by state: outside of its American Indian areas
-        first, then inside.
-    """
-
-    folder: str
+    folder: str  # name of the folder without its ending, for instance ``Block_Group``
     measured: BureauRows
     constraints: BureauRows
+    # (g,): all that are in one or the other, ascending, but state by state: outside of its American Indian
+    # areas first, then inside.
     geocodes: Codes
 
     @property
@@ -126,20 +99,9 @@ def read_bureau_levels(
 ) -> tuple[BureauLevel, ...]:
     """Read what is measured and bound at every geolevel, and leave the values in the files.
 
-    Parameters
-    ----------
-    path : Path
-    state : str, optional
-        Two digits: files of other states, in folders ``State=...`` of their own, are not opened, nor those of
-        the nation; of files with several states, row groups that hold none of its rows are not read.
-    progress : callable(stage, done, total), optional
-        Told the parts that were read.
-
-    Raises
-    ------
-    FormatError
-        If a geolevel is missing between others, a column is missing, geocodes have several lengths, a file is
-        damaged, or the wanted state is not there.
+    - `state`: two digits: files of other states, in folders ``State=...`` of their own, are not opened, nor
+      those of the nation; of files with several states, row groups that hold none of its rows are not read.
+    - `progress` (stage, done, total): told the parts that were read.
     """
     found = [[name for name in spine if (path / f"{name}.parquet").is_dir()] for spine in SPINES]
     spine, there = max(zip(SPINES, found, strict=True), key=lambda pair: len(pair[1]))
@@ -365,25 +327,10 @@ def index_rows(
 ) -> tuple[tuple[QueryGroup, ...], Ints, Floats]:
     """Find the row and the variance of every answer.
 
-    Parameters
-    ----------
-    level : BureauLevel
-    queries : mapping of name in the files to QueryGroup
-        Rows with other names are left out.
-
-    Returns
-    -------
-    queries : tuple of QueryGroup
-    row : int64 (g, q)
-        -1 where a geounit was not asked.
-    variance : float64 (g, q)
-        Infinite there.
-
-    Raises
-    ------
-    FormatError
-        If a geocode is there twice for one query, has answers to some queries only, or a variance is not
-        above zero.
+    - `queries`, name in the files -> QueryGroup: rows with other names are left out.
+    - Returns `queries`.
+    - Returns `row` (g, q): -1 where a geounit was not asked.
+    - Returns `variance` (g, q): infinite there.
     """
     rows = level.measured
     groups, names = tuple(queries.values()), list(queries)

@@ -30,12 +30,7 @@ _VALUES_AT_ONCE = 1 << 23
 class BureauAnswers:
     """Answers read from files of the Bureau's layout, row group by row group; an ``AnswerSource``.
 
-    Parameters
-    ----------
-    levels : tuple of BureauLevel
-    queries : tuple of tuple of QueryGroup
-    row : tuple of int64 (g, q)
-        Row of each answer in the geolevel's files; -1 where a geounit was not asked.
+    `row` (g, q): row of each answer in the geolevel's files; -1 where a geounit was not asked.
     """
 
     def __init__(
@@ -53,10 +48,7 @@ class BureauAnswers:
     def full(self, level: int, first: int, geounits: int) -> list[Ints]:
         """Return all noisy answers of consecutive geounits.
 
-        Raises
-        ------
-        FormatError
-            If an answer has another number of values than its query group.
+        Raises `FormatError` if an answer has another number of values than its query group.
         """
         wanted = np.arange(first, first + geounits)
         found = [self.of_query(level, column, wanted) for column in range(len(self._queries[level]))]
@@ -66,13 +58,7 @@ class BureauAnswers:
         return found
 
     def of_query(self, level: int, column: int, wanted: Ints) -> Ints:
-        """Return the answers of some geounits to one query group, int64 (w, m); zeros where it was not asked.
-
-        Raises
-        ------
-        FormatError
-            As :meth:`full`.
-        """
+        """Return answers of some geounits to a query group, int64 (w, m); zeros where it was not asked."""
         here, query = self._levels[level], self._queries[level][column]
         values = np.zeros((len(wanted), query.size), dtype=np.int64)
         rows = self._row[level][wanted, column]
@@ -84,13 +70,8 @@ class BureauAnswers:
 class BureauMargins:
     """Answers summed to a margin, geolevel by geolevel, and then held; an ``AnswerSource``.
 
-    Parameters
-    ----------
-    levels : tuple of BureauLevel
-    queries : tuple of tuple of MarginQuery
-        Per geolevel, in the order of the columns of `row`.
-    row : tuple of int64 (g, q)
-        Row of each answer in the geolevel's files; -1 where a geounit was not asked.
+    - `queries`: per geolevel, in the order of the columns of `row`.
+    - `row` (g, q): row of each answer in the geolevel's files; -1 where a geounit was not asked.
     """
 
     def __init__(
@@ -109,10 +90,7 @@ class BureauMargins:
     def full(self, level: int, first: int, geounits: int) -> list[Ints]:
         """Return the sums of all noisy answers of consecutive geounits; the first question reads the files.
 
-        Raises
-        ------
-        FormatError
-            If an answer has another number of values than its query group.
+        Raises `FormatError` if an answer has another number of values than its query group.
         """
         if level not in self._read:
             here, row, queries = self._levels[level], self._row[level], self._queries[level]
@@ -136,13 +114,7 @@ class BureauMargins:
 
 
 def read_values(rows: BureauRows, wanted: Ints, size: int, level: str, query: str) -> Ints:
-    """Return the values of some rows, int64 (wanted, size).
-
-    Raises
-    ------
-    FormatError
-        If a row has another number of values, or one that is no whole number.
-    """
+    """Return the values of some rows, int64 (wanted, size)."""
     found = np.zeros((len(wanted), size), dtype=np.int64)
     line = rows.place[wanted]
     place = np.searchsorted(rows.starts, line, side="right") - 1
@@ -212,18 +184,9 @@ def sum_values(
 
     The files are read once, a few answers at a time, and row groups without a wanted row not at all.
 
-    Parameters
-    ----------
-    rows : BureauRows
-    geounit : int64 (r,)
-        Geounit of each row; -1 for rows that are not wanted.
-    maps : sequence of (str, int64 (m,))
-        Per name in `rows.names`, the query in words, and the coarse row of each value, -1 for none.
-
-    Raises
-    ------
-    FormatError
-        If a row has another number of values, or one that is no whole number.
+    - `geounit` (r,): geounit of each row; -1 for rows that are not wanted.
+    - `maps`, sequence of (str, int64 (m,)): per name in `rows.names`, the query in words, and the coarse row
+      of each value, -1 for none.
     """
     # The last coarse row takes what belongs to none, and is dropped.
     sizes = [int(coarse.max(initial=-1)) + 1 for _, coarse in maps]

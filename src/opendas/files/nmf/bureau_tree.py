@@ -63,27 +63,13 @@ _STATES = 51
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Noise:
-    """What was asked of the geounits of a level.
+    """What was asked of the geounits of a level."""
 
-    Parameters
-    ----------
-    names : tuple of str
-        Of query groups.
-    rows : tuple of int
-        Of each of them.
-    variance : float64 (c, q)
-        Of the classes of geounits with equal noise; infinite where one was not asked.
-    loss : float64 (c, q)
-        One over the parameter of its law; 0 where one was not asked.
-    which : int64 (g,)
-        Class of each geounit.
-    """
-
-    names: tuple[str, ...]
-    rows: tuple[int, ...]
-    variance: Floats
-    loss: Floats
-    which: Ints
+    names: tuple[str, ...]  # of query groups
+    rows: tuple[int, ...]  # of each of them
+    variance: Floats  # (c, q): of the classes of geounits with equal noise; infinite where one was not asked
+    loss: Floats  # (c, q): one over the parameter of its law; 0 where one was not asked
+    which: Ints  # (g,): class of each geounit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -288,18 +274,10 @@ class BureauFile:
 def uneven_losses(spine: Spine, spent: Sequence[Floats]) -> tuple[int, int, float, float] | None:
     """Return where losses on the way from the top to a leaf differ by more than rounding; None if nowhere.
 
-    Parameters
-    ----------
-    spent : sequence of float64 (g,)
-        Loss of each geounit, per geolevel.
-
-    Returns
-    -------
-    leaf : int
-        One with the least, by its place on the spine.
-    level : int
-        Where it differs most from one with the greatest.
-    least, most : float
+    - `spent` (g,): loss of each geounit, per geolevel.
+    - Returns `leaf`: one with the least, by its place on the spine.
+    - Returns `level`: where it differs most from one with the greatest.
+    - Returns `least`, `most`.
     """
     place = np.arange(len(spine.leaf))
     places = [place]
@@ -346,13 +324,7 @@ def _of_companion(margin: Margin, tenure: QueryGroup) -> MarginQuery:
 
 
 def _product(levels: Sequence[BureauLevel], name: str) -> Product:
-    """Return the product that was measured, by the shape of its detailed query.
-
-    Raises
-    ------
-    FormatError
-        If it is none that is known.
-    """
+    """Return the product that was measured, by the shape of its detailed query."""
     shapes: set[tuple[int, ...]] = set()
     for level in levels:
         rows = level.measured
@@ -370,13 +342,7 @@ def _product(levels: Sequence[BureauLevel], name: str) -> Product:
 
 
 def _query(product: Product, name: str, shape: tuple[int, ...], level: str) -> QueryGroup:
-    """Return the query group behind a row's name, after a look at its shape.
-
-    Raises
-    ------
-    FormatError
-        If the product has no such query group, or its shape is another.
-    """
+    """Return the query group behind a row's name, after a look at its shape."""
     plain = re.sub(r"_dpq$", "", name)
     try:
         query = product.workload.group(plain)
@@ -579,11 +545,6 @@ def _tied_totals(
     Counts of the redistricting release are published and not true ones, so that nothing else of them is used;
     but totals of states are invariants of that release. Parts of a state hold its total together, where they
     follow each other.
-
-    Raises
-    ------
-    FormatError
-        If tied counts have other sums than are published.
     """
     states, group = np.unique([code[-2:] for code in level.geocodes.tolist()], return_inverse=True)
     counts = _values(level, "pl94_con", pl94_persons().schema.size)
@@ -613,10 +574,7 @@ def _tied_totals(
 def _bounds(level: BureauLevel, rows: Ints, housing: Ints | None) -> tuple[Ints, Ints]:
     """Return bounds, int64 (g, bounds), from those in the file, of each of which `rows` says the bound.
 
-    Parameters
-    ----------
-    housing : int64 (g,) or None
-        Housing units of blocks, published: nobody lives in a household where there are none.
+    `housing` (g,): housing units of blocks, published: nobody lives in a household where there are none.
     """
     shape = (len(level.geocodes), int(rows.max(initial=-1)) + 1)
     lower, upper = np.zeros(shape, dtype=np.int64), np.full(shape, UNBOUNDED, dtype=np.int64)

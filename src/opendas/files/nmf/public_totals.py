@@ -26,33 +26,15 @@ _MOST_ROWS = 10_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PublicTotals:
-    """Published counts that are exact.
+    """Published counts that are exact."""
 
-    Parameters
-    ----------
-    source : str
-        Name of the file.
-    people : mapping of str to int
-        Of states, by two digits.
-    blocks : bytes array (b,)
-        Fifteen digits each, ascending.
-    housing : int64 (b,)
-        Housing units.
-    """
-
-    source: str
-    people: Mapping[str, int]
-    blocks: Codes
-    housing: Ints
+    source: str  # name of the file
+    people: Mapping[str, int]  # of states, by two digits
+    blocks: Codes  # (b,): fifteen digits each, ascending
+    housing: Ints  # (b,): housing units
 
     def states(self, codes: Sequence[str]) -> Ints | None:
-        """Return the people of some states, int64 (g,); None where the file has none of them.
-
-        Raises
-        ------
-        FormatError
-            If it has some of them only.
-        """
+        """Return the people of some states, int64 (g,); None where the file has none of them."""
         there = [code for code in codes if code in self.people]
         if not there:
             return None
@@ -65,13 +47,7 @@ class PublicTotals:
         return np.array([self.people[code] for code in codes], dtype=np.int64)
 
     def housing_of(self, blocks: Codes) -> Ints | None:
-        """Return the housing units of some blocks, int64 (g,); None where the file has no blocks.
-
-        Raises
-        ------
-        FormatError
-            If it has some of them only.
-        """
+        """Return the housing units of some blocks, int64 (g,); None where the file has no blocks."""
         if len(self.blocks) == 0:
             return None
         place = np.minimum(np.searchsorted(self.blocks, blocks), len(self.blocks) - 1)
@@ -90,18 +66,8 @@ def check_states(level: BureauLevel, totals: Mapping[str, int], what: str, sourc
     Every query group divides all people, so that the sum of its answers measures the total, with the sum of
     the noise, whose tails :class:`opendas.intervals.tree_estimates.MeasuredTotals` bounds.
 
-    Parameters
-    ----------
-    level : BureauLevel
-        Of states, or parts of them.
-    totals : mapping of str to int
-    what : str
-        What is counted, in words.
-
-    Raises
-    ------
-    FormatError
-        If one is further from the measurements than chance brings it.
+    - `level`: of states, or parts of them.
+    - `what`: what is counted, in words.
     """
     rows = level.measured
     sizes = np.array([int(np.prod(shape)) for shape in rows.shapes], dtype=np.int64)

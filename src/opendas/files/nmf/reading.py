@@ -32,23 +32,14 @@ FORMAT = "opendas measurements 1"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """Noisy answers of one query group for consecutive geounits.
+    """Noisy answers of one query group for consecutive geounits."""
 
-    Parameters
-    ----------
-    values : int64 (entries,)
-        Geounit ``i`` has ``values[offsets[i]:offsets[i + 1]]``.
-    offsets : int64 (g + 1,)
-    cells : int64 (entries,) or None
-        Row of the query group that each value answers; None where every geounit has all rows in order.
-    variance : float64 (g,)
-        Variance of the noise of each geounit's answers, in squared counts.
-    """
-
-    values: Ints
-    offsets: Ints
+    values: Ints  # (entries,): geounit ``i`` has ``values[offsets[i]:offsets[i + 1]]``
+    offsets: Ints  # (g + 1,)
+    # (entries,): row of the query group that each value answers; None where every geounit has all rows in
+    # order.
     cells: Ints | None
-    variance: Floats
+    variance: Floats  # (g,): variance of the noise of each geounit's answers, in squared counts
 
     def __post_init__(self) -> None:
         if len(self.offsets) != len(self.variance) + 1 or self.offsets[-1] != len(self.values):
@@ -90,13 +81,7 @@ class Answers:
         )
 
     def dense(self) -> Ints:
-        """Return full answers, int64 (g, m).
-
-        Raises
-        ------
-        FormatError
-            If only the used rows are there.
-        """
+        """Return full answers, int64 (g, m)."""
         if self.cells is not None:
             raise FormatError(
                 "this file holds only the answers that the estimate used; opendas measure --resume writes "
@@ -131,12 +116,8 @@ class Answers:
 def measurement_metadata(plan: MeasurementPlan, level: int, *, stored: str) -> dict[str, object]:
     """Return the file metadata of one geolevel: everything needed to use the values, exactly.
 
-    Parameters
-    ----------
-    plan : MeasurementPlan
-    level : int
-        Number of the geolevel, 0 at the top.
-    stored : ``"full"`` or ``"used"``
+    - `level`: number of the geolevel, 0 at the top.
+    - `stored`, "full" or "used".
     """
     zcdp = plan.budget.mechanism.is_zcdp
     queries: dict[str, object] = {}
@@ -183,17 +164,7 @@ def _check_metadata(metadata: Mapping[str, Any]) -> None:
 
 
 class MeasurementFile:
-    """One geolevel's noisy measurements, read by row group from a memory-mapped file.
-
-    Parameters
-    ----------
-    path : Path
-
-    Raises
-    ------
-    FormatError
-        If the file is not one of ours.
-    """
+    """One geolevel's noisy measurements, read by row group from a memory-mapped file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -229,13 +200,7 @@ class MeasurementFile:
             return np.ascontiguousarray(rows[:, 0])
 
     def check_words(self) -> None:
-        """Check that every row names its geolevel and its query group.
-
-        Raises
-        ------
-        FormatError
-            Where a row names another: readers go by the order of the rows.
-        """
+        """Check that every row names its geolevel and its query group."""
         with reading(self.path):
             for group in range(self._file.metadata.num_row_groups):
                 table = self._file.read_row_group(group, columns=["geolevel", "query"])

@@ -40,15 +40,9 @@ _PLAN = ("mechanism", "neighbours", "rho", "epsilon", "product")
 class FolderAnswers:
     """Answers read from the measurement files of a release; an ``AnswerSource``.
 
-    Parameters
-    ----------
-    files : tuple of MeasurementFile or None
-        Per geolevel; None where nothing was measured.
-    queries : tuple of tuple of QueryGroup
-    place : tuple of int64 (g,)
-        Row in the file of each geounit of the spine, -1 where it is not there.
-    variance : tuple of float64 (g, q)
-        What the plan says, for a check of what the file says.
+    - `files`: per geolevel; None where nothing was measured.
+    - `place` (g,): row in the file of each geounit of the spine, -1 where it is not there.
+    - `variance` (g, q): what the plan says, for a check of what the file says.
     """
 
     def __init__(
@@ -68,11 +62,6 @@ class FolderAnswers:
         """Return all noisy answers of consecutive geounits.
 
         A few geounits at a time come from a run of them that is kept, as files are read in runs.
-
-        Raises
-        ------
-        FormatError
-            If answers are missing, or their variance is not that of the plan.
         """
         start = first // RUN * RUN
         if first + geounits > start + RUN:
@@ -129,13 +118,8 @@ class FolderAnswers:
 class FolderMargins:
     """Answers of a release summed to a margin, one geounit at a time, and then held; an ``AnswerSource``.
 
-    Parameters
-    ----------
-    answers : FolderAnswers
-    queries : tuple of tuple of MarginQuery
-        Per geolevel, in the order of the answers.
-    geounits : tuple of int
-        Per geolevel.
+    - `queries`: per geolevel, in the order of the answers.
+    - `geounits`: per geolevel.
     """
 
     def __init__(
@@ -150,13 +134,7 @@ class FolderMargins:
         self._sums: dict[int, list[Ints]] = {}
 
     def full(self, level: int, first: int, geounits: int) -> list[Ints]:
-        """Return the sums of all noisy answers of consecutive geounits; the first question reads the level.
-
-        Raises
-        ------
-        FormatError
-            As :meth:`FolderAnswers.full`.
-        """
+        """Return the sums of all noisy answers of consecutive geounits; the first call reads the level."""
         if level not in self._sums:
             size = self._geounits[level]
             sums = [np.zeros((size, query.query.size), dtype=np.int64) for query in self._queries[level]]

@@ -25,29 +25,17 @@ from opendas.schema.product import Product
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LevelSummary:
-    """One geolevel.
-
-    Parameters
-    ----------
-    geolevel : str
-    queries : tuple of str
-    rows : tuple of int
-    variance : float64 (c, q)
-        Infinite where a class was not asked.
-    loss : float64 (c, q)
-        Rho of each answer between bounded neighbours, one over the parameter of its noise; 0 where not asked.
-    which : int64 (g,)
-    exact : tuple of str
-        Names of what the file says exactly about geounits of this level.
-    """
+    """One geolevel."""
 
     geolevel: str
     queries: tuple[str, ...]
     rows: tuple[int, ...]
-    variance: Floats
+    variance: Floats  # (c, q): infinite where a class was not asked
+    # (c, q): rho of each answer between bounded neighbours, one over the parameter of its noise; 0 where not
+    # asked.
     loss: Floats
-    which: Ints
-    exact: tuple[str, ...]
+    which: Ints  # (g,)
+    exact: tuple[str, ...]  # names of what the file says exactly about geounits of this level
 
     @property
     def spent(self) -> Floats:
@@ -83,31 +71,15 @@ class LevelSummary:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileSummary:
-    """A noisy measurement file.
-
-    Parameters
-    ----------
-    product : Product
-    layout : str
-        ``census-bureau`` or ``opendas``.
-    spine : Spine
-    states : tuple of str
-        Two digits each; empty where leaves are no blocks.
-    levels : tuple of LevelSummary
-        Top first.
-    gaussian : bool
-        Whether all noise is Gaussian, so that losses are rho.
-    unlike : tuple of str
-        Parts whose columns are not those of others, in words.
-    """
+    """A noisy measurement file."""
 
     product: Product
-    layout: str
+    layout: str  # ``census-bureau`` or ``opendas``
     spine: Spine
-    states: tuple[str, ...]
-    levels: tuple[LevelSummary, ...]
-    gaussian: bool
-    unlike: tuple[str, ...] = ()
+    states: tuple[str, ...]  # two digits each; empty where leaves are no blocks
+    levels: tuple[LevelSummary, ...]  # top first
+    gaussian: bool  # whether all noise is Gaussian, so that losses are rho
+    unlike: tuple[str, ...] = ()  # parts whose columns are not those of others, in words
 
     def losses(self) -> tuple[float, float]:
         """Return the least and the largest sum of rho on the way from the top to a leaf."""
@@ -156,12 +128,8 @@ class FileSummary:
     def to_dict(self, tables: Sequence[str], budgets: Mapping[str, Fraction]) -> dict[str, Any]:
         """Plain values.
 
-        Parameters
-        ----------
-        tables : sequence of str
-            That can be made of the product.
-        budgets : mapping of str to Fraction
-            Rho of known runs of the product, by name.
+        - `tables`: that can be made of the product.
+        - `budgets`: rho of known runs of the product, by name.
         """
         least, most = self.losses()
         known = [name for name, rho in budgets.items() if abs(float(rho) - most) <= 1e-4 * float(rho)]
@@ -215,13 +183,7 @@ def summary_of_tree(tree: NoisyTree) -> FileSummary:
 
 
 def summary_of_file(path: Path, state: str | None = None, progress: Progress | None = None) -> FileSummary:
-    """Return the summary of a file of the Bureau's layout; no answer is read.
-
-    Raises
-    ------
-    FormatError
-        As :meth:`opendas.files.nmf.bureau_tree.BureauFile.open`.
-    """
+    """Return the summary of a file of the Bureau's layout; no answer is read."""
     file = BureauFile.open(path, state, progress=progress)
     levels = []
     for level in file.levels:

@@ -37,11 +37,7 @@ class MeasurementWriter:
 
     Use it as a context manager: the file appears when the block ends without an error.
 
-    Parameters
-    ----------
-    path : Path
-    metadata : mapping
-        Of :func:`opendas.files.nmf.reading.measurement_metadata`.
+    `metadata`: of :func:`opendas.files.nmf.reading.measurement_metadata`.
 
     Examples
     --------
@@ -94,16 +90,9 @@ class MeasurementWriter:
     def write(self, geocodes: Codes, answers: Mapping[str, Answers]) -> None:
         """Append geounits in spine order.
 
-        Parameters
-        ----------
-        geocodes : bytes array (g,)
-        answers : mapping of query name to Answers
-            Every measured query group; in a partial file a group of which nothing was used has no values.
-
-        Raises
-        ------
-        FormatError
-            If a query group is missing, or a length is wrong.
+        - `geocodes` (g,).
+        - `answers`, query name -> Answers: every measured query group; in a partial file a group of which
+          nothing was used has no values.
         """
         if set(answers) != set(self._queries):
             raise FormatError(f"answers of {', '.join(answers)} given, expected {', '.join(self._queries)}.")

@@ -79,19 +79,10 @@ def solve(
 ) -> Solution:
     """Solve one family.
 
-    Parameters
-    ----------
-    problem : FamilyProblem
-        The family.
-    tolerance : float
-        Largest relative Karush-Kuhn-Tucker residual of an answer that counts as optimal.
-    metric : Metric, optional
-        Asked where it is wanted: few families need it.
-
-    Returns
-    -------
-    Solution
-        ``OPTIMAL`` with a certified residual; ``INFEASIBLE`` with rows in conflict; or ``FAILED``.
+    - `problem`: the family.
+    - `tolerance`: largest relative Karush-Kuhn-Tucker residual of an answer that counts as optimal.
+    - `metric`: asked where it is wanted: few families need it.
+    - Returns: ``OPTIMAL`` with a certified residual; ``INFEASIBLE`` with rows in conflict; or ``FAILED``.
 
     Notes
     -----

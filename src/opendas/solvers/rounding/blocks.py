@@ -76,25 +76,15 @@ def _block(problem, cells, sums, number):
 def round_blocks(problem, fixed_rows, fixed):
     """Round a family one fixed row at a time.
 
-    Parameters
-    ----------
-    problem : RoundingProblem
-        The family, without groups and joint totals. No row of a map crosses a fixed row.
-    fixed_rows : int32 array, (n,)
-        Fixed row of each cell.
-    fixed : int64 array, (C, R)
-        Sum of each child over the cells of each fixed row.
-
-    Returns
-    -------
-    status : int
-        As of :func:`opendas.solvers.rounding.kernels.round_passes`, of the first row that cannot be rounded.
-    row : int
-        That row, -1 where there is none.
-    values : int64 array, (C, n)
-        Rounded estimate.
-    objective : int64 array, (passes,)
-        Objective of each pass in units of 2**-20, over all rows.
+    - `problem`, RoundingProblem: the family, without groups and joint totals. No row of a map crosses a fixed
+      row.
+    - `fixed_rows`, int32 array, (n,): fixed row of each cell.
+    - `fixed`, int64 array, (C, R): sum of each child over the cells of each fixed row.
+    - Returns `status`: as of :func:`opendas.solvers.rounding.kernels.round_passes`, of the first row that
+      cannot be rounded.
+    - Returns `row`: that row, -1 where there is none.
+    - Returns `values` (C, n): rounded estimate.
+    - Returns `objective` (passes,): objective of each pass in units of 2**-20, over all rows.
     """
     children, n = problem.x.shape
     values = np.zeros((children, n), np.int64)

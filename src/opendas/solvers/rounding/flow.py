@@ -258,28 +258,16 @@ def _pivot(tree, root, entering, tail, head, capacity, cost, flow, state):
 def network_simplex(root, first_rank, tail, head, capacity, costs, flow, parent, pred):
     """Improve a feasible flow to a lexicographically least-cost one, from a strongly feasible tree.
 
-    Parameters
-    ----------
-    root : int
-        Root node of the tree.
-    first_rank : int
-        Rank to start at; the caller knows that earlier costs are all zero.
-    tail, head : int32 array, (arcs,)
-        End nodes of each arc.
-    capacity : int64 array, (arcs,), >= 0
-        Upper bounds; lower bounds are zero.
-    costs : int64 array, (ranks, at least arcs)
-        Unit costs, the most important first.
-    flow : int64 array, (arcs,)
-        A feasible flow; arcs outside the tree are at zero or at capacity. Overwritten by the optimal one.
-    parent, pred : int32 array, (nodes,)
-        The spanning tree: parent node (-1 at the root) and the arc to it. Strongly feasible: on every tree
-        arc some flow can still move towards the root.
-
-    Returns
-    -------
-    int
-        Number of pivots.
+    - `root`, int: root node of the tree.
+    - `first_rank`, int: rank to start at; the caller knows that earlier costs are all zero.
+    - `tail`, `head`, int32 array, (arcs,): end nodes of each arc.
+    - `capacity`, int64 array, (arcs,), >= 0: upper bounds; lower bounds are zero.
+    - `costs`, int64 array, (ranks, at least arcs): unit costs, the most important first.
+    - `flow`, int64 array, (arcs,): a feasible flow; arcs outside the tree are at zero or at capacity.
+      Overwritten by the optimal one.
+    - `parent`, `pred`, int32 array, (nodes,): the spanning tree: parent node (-1 at the root) and the arc to
+      it. Strongly feasible: on every tree arc some flow can still move towards the root.
+    - Returns: number of pivots.
 
     Notes
     -----

@@ -30,12 +30,7 @@ def mix_all(keys):
 def first_guess(family, y):
     """Give each column's ones to its largest fractions; without parent round to nearest.
 
-    Parameters
-    ----------
-    family : Family
-        The family.
-    y : int64 array, (C, n)
-        Zeros; filled.
+    `y`, int64 array, (C, n): zeros; filled.
     """
     part, need = family.part, family.need
     children, n = part.shape
@@ -69,23 +64,12 @@ def _words(up, owner, cell_word):
 def weights(map_node, map_pass, k, size):
     """How often each set is a row of pass k, and whether it is a row of an earlier one.
 
-    Parameters
-    ----------
-    map_node : int32 array, (maps, n)
-        Set of each cell's row in each map.
-    map_pass : int64 array, (maps,)
-        Pass of each map.
-    k : int
-        Pass.
-    size : int32 array, (t,)
-        Sizes of the sets.
-
-    Returns
-    -------
-    weight : int64 array, (t,)
-        Rows of pass k.
-    held : bool array, (t,)
-        Rows of earlier passes.
+    - `map_node`, int32 array, (maps, n): set of each cell's row in each map.
+    - `map_pass`, int64 array, (maps,): pass of each map.
+    - `k`, int: pass.
+    - `size`, int32 array, (t,): sizes of the sets.
+    - Returns `weight` (t,): rows of pass k.
+    - Returns `held` (t,): rows of earlier passes.
     """
     weight = np.zeros(len(size), np.int64)
     held = np.zeros(len(size), np.bool_)
@@ -121,19 +105,10 @@ def _objective(family, nodes, y):
 def broken_groups(values, groups, lower, upper):
     """Mark the groups whose bounds some child breaks.
 
-    Parameters
-    ----------
-    values : int64 array, (C, n)
-        Rounded table.
-    groups : bool array, (K, n)
-        Cells of each group.
-    lower, upper : int64 array, (C, K)
-        Bounds.
-
-    Returns
-    -------
-    bool array, (K,)
-        True where a bound is broken.
+    - `values`, int64 array, (C, n): rounded table.
+    - `groups`, bool array, (K, n): cells of each group.
+    - `lower`, `upper`, int64 array, (C, K): bounds.
+    - Returns (K,): True where a bound is broken.
     """
     broken = np.zeros(len(groups), np.bool_)
     for g in range(len(groups)):
@@ -151,19 +126,10 @@ def broken_groups(values, groups, lower, upper):
 def broken_joint(values, joint, joint_total):
     """Mark the joint totals that the table misses.
 
-    Parameters
-    ----------
-    values : int64 array, (C, n)
-        Rounded table.
-    joint : int64 array, (C,)
-        Joint total of each child, -1 for none.
-    joint_total : int64 array, (J,)
-        Joint totals.
-
-    Returns
-    -------
-    bool array, (J,)
-        True where the sum of the children is not the total.
+    - `values`, int64 array, (C, n): rounded table.
+    - `joint`, int64 array, (C,): joint total of each child, -1 for none.
+    - `joint_total`, int64 array, (J,): joint totals.
+    - Returns (J,): True where the sum of the children is not the total.
     """
     missing = joint_total.copy()
     for c in range(len(values)):
@@ -191,20 +157,11 @@ def _keeps_columns(values, total, has_total, mask):
 def round_passes(problem):
     """Round a family pass by pass, and check the result against every constraint in integers.
 
-    Parameters
-    ----------
-    problem : RoundingProblem
-        The family.
-
-    Returns
-    -------
-    status : int
-        ``DONE``, a status of :func:`opendas.solvers.rounding.snapping.snap`, ``CROSSING``, ``TOO_LARGE``,
-        ``VIOLATED`` (the groups and joint totals allow no rounding) or ``BROKEN`` (a defect of this module).
-    values : int64 array, (C, n)
-        Rounded estimate.
-    objective : int64 array, (passes,)
-        Objective of each pass in units of 2**-20.
+    - Returns `status`: ``DONE``, a status of :func:`opendas.solvers.rounding.snapping.snap`, ``CROSSING``,
+      ``TOO_LARGE``, ``VIOLATED`` (the groups and joint totals allow no rounding) or ``BROKEN`` (a defect of
+      this module).
+    - Returns `values` (C, n): rounded estimate.
+    - Returns `objective` (passes,): objective of each pass in units of 2**-20.
     """
     x, total, has_total, mask, maps, map_pass, passes, groups, lower, upper = problem[:10]
     child_key, cell_key, joint, joint_total = problem[10:]

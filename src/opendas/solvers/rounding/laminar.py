@@ -39,30 +39,15 @@ class Rows(NamedTuple):
 
 
 class Forest(NamedTuple):
-    """The distinct sets of a laminar family; a set comes after every set that holds it.
+    """The distinct sets of a laminar family; a set comes after every set that holds it."""
 
-    Attributes
-    ----------
-    crossing : tuple of int
-        A crossing pair of sets, or (-1, -1). Sets are numbered map by map, then group by group.
-    parent : int32 array, (sets,)
-        Smallest set that strictly holds this one, -1 where there is none.
-    size : int32 array, (sets,)
-        Number of cells.
-    owner : int32 array, (n,)
-        Smallest set that holds the cell, -1 where there is none.
-    map_node : int32 array, (maps, n)
-        Set that a cell's row became, -1 where it lies in none.
-    group_node : int32 array, (groups,)
-        Set that a group became, -1 for an empty group.
-    """
-
+    # A crossing pair of sets, or (-1, -1). Sets are numbered map by map, then group by group.
     crossing: tuple[int, int]
-    parent: NDArray[np.int32]
-    size: NDArray[np.int32]
-    owner: NDArray[np.int32]
-    map_node: NDArray[np.int32]
-    group_node: NDArray[np.int32]
+    parent: NDArray[np.int32]  # (sets,): smallest set that strictly holds this one, -1 where there is none
+    size: NDArray[np.int32]  # (sets,): number of cells
+    owner: NDArray[np.int32]  # (n,): smallest set that holds the cell, -1 where there is none
+    map_node: NDArray[np.int32]  # (maps, n): set that a cell's row became, -1 where it lies in none
+    group_node: NDArray[np.int32]  # (groups,): set that a group became, -1 for an empty group
 
 
 @inner
@@ -127,17 +112,9 @@ def _largest_first(start, n):
 def forest(maps, groups):
     """Build the forest of a family of sets, or find a crossing pair.
 
-    Parameters
-    ----------
-    maps : int32 array, (maps, n)
-        Row of each cell, -1 for none.
-    groups : bool array, (groups, n)
-        Constraint groups.
-
-    Returns
-    -------
-    Forest
-        Fields as documented there. After a crossing pair only ``crossing`` means anything.
+    - `maps`, int32 array, (maps, n): row of each cell, -1 for none.
+    - `groups`, bool array, (groups, n): constraint groups.
+    - Returns: fields as documented there. After a crossing pair only ``crossing`` means anything.
 
     Notes
     -----
@@ -187,15 +164,7 @@ def forest(maps, groups):
 def crossing(rows: Rows) -> tuple[int, int] | None:
     """Find a crossing pair of sets, the same that :func:`forest` finds, without compiled code.
 
-    Parameters
-    ----------
-    rows : Rows
-        Row maps and groups.
-
-    Returns
-    -------
-    tuple of int, or None
-        Numbers of two sets that cross, None where no two do. Sets are numbered as by :func:`forest`.
+    Returns: numbers of two sets that cross, None where no two do. Sets are numbered as by :func:`forest`.
     """
     counts = [int(row.max(initial=-1)) + 1 for row in rows.maps]
     base = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
@@ -242,20 +211,7 @@ def _rows_of(row: NDArray[np.int32]) -> list[Ints]:
 
 
 def check_laminar(rows: Rows, map_names: Sequence[str] = (), group_names: Sequence[str] = ()) -> None:
-    """Refuse a family of sets in which two cross.
-
-    Parameters
-    ----------
-    rows : Rows
-        Row maps and groups.
-    map_names, group_names : sequence of str, optional
-        Names for the error message.
-
-    Raises
-    ------
-    ConfigError
-        If two sets cross; the message names both.
-    """
+    """Refuse a family of sets in which two cross."""
     found = crossing(rows)
     if found is not None:
         one, two = (_set_name(rows, number, map_names, group_names) for number in found)

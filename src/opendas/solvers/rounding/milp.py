@@ -36,28 +36,9 @@ def round_by_milp(
     With linear constraints a table of the whole numbers next to the estimate may not be there, though others
     are: of those the nearest is then taken.
 
-    Parameters
-    ----------
-    problem : RoundingProblem
-        The family.
-    names : RoundingNames
-        Names for error messages.
-    linear : (int64 (M, n), int64 (C, M)), optional
-        Coefficients of each cell, and what ``coefficients @ values`` is at most in each child.
-
-    Returns
-    -------
-    RoundingResult
-        Rounded values with method ``"milp"``, and ``"milp, not next to the estimate"``.
-
-    Raises
-    ------
-    InfeasibleFamily
-        If no rounding satisfies the groups.
-    SolverFailure
-        If the solver stops without an optimum.
-    ValueError
-        If the estimate does not fit its parent or mask.
+    - `linear` (int64 (M, n), int64 (C, M)): coefficients of each cell, and what ``coefficients @ values`` is
+      at most in each child.
+    - Returns: rounded values with method ``"milp"``, and ``"milp, not next to the estimate"``.
 
     Notes
     -----

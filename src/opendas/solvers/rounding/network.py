@@ -20,86 +20,49 @@ from opendas.solvers.rounding.snapping import BITS, ONE, TIE_SHIFT
 
 
 class Family(NamedTuple):
-    """One family, as compiled code sees it (arrays as in :func:`opendas.solvers.rounding.snapping.snap`).
+    """One family, as compiled code sees it (arrays as in :func:`opendas.solvers.rounding.snapping.snap`)."""
 
-    Attributes
-    ----------
-    base, part : int64 array, (C, n)
-        Integer parts and fractions.
-    need : int64 array, (n,)
-        Ones of each column.
-    has_total : bool
-        Whether there is a parent.
-    active : bool array, (C, n)
-        Cells that can receive a one: allowed, and in a column that has ones to give.
-    lower, upper : int64 array, (C, K)
-        Bounds of the groups.
-    child_word, cell_word : uint64 array, (C,) and (n,)
-        Mixed tie keys.
-    joint : int64 array, (C,)
-        Joint total that each child has a part in, -1 for none.
-    joint_total : int64 array, (J,)
-        Joint totals.
-    """
-
+    # base, part, int64 array, (C, n): integer parts and fractions.
     base: Any
     part: Any
-    need: Any
-    has_total: Any
+    need: Any  # int64 array, (n,): ones of each column
+    has_total: Any  # bool: whether there is a parent
+    # bool array, (C, n): cells that can receive a one: allowed, and in a column that has ones to give.
     active: Any
+    # lower, upper, int64 array, (C, K): bounds of the groups.
     lower: Any
     upper: Any
+    # child_word, cell_word, uint64 array, (C,) and (n,): mixed tie keys.
     child_word: Any
     cell_word: Any
-    joint: Any
-    joint_total: Any
+    joint: Any  # int64 array, (C,): joint total that each child has a part in, -1 for none
+    joint_total: Any  # int64 array, (J,): joint totals
 
 
 class Nodes(NamedTuple):
-    """The sets of the forest and their part in one pass.
+    """The sets of the forest and their part in one pass."""
 
-    Attributes
-    ----------
-    up, size, owner, group_node : int32 array
-        As in :class:`opendas.solvers.rounding.laminar.Forest`.
-    weight : int64 array, (t,)
-        How often the set is a row of this pass.
-    held : bool array, (t,)
-        Whether an earlier pass fixed its answer.
-    word : uint64 array, (t,)
-        Sum of its cells' mixed keys.
-    last : bool
-        Whether ties are broken cell by cell (the last pass) or row by row.
-    """
-
+    # up, size, owner, group_node, int32 array: as in :class:`opendas.solvers.rounding.laminar.Forest`.
     up: Any
     size: Any
     owner: Any
     group_node: Any
-    weight: Any
-    held: Any
-    word: Any
-    last: Any
+    weight: Any  # int64 array, (t,): how often the set is a row of this pass
+    held: Any  # bool array, (t,): whether an earlier pass fixed its answer
+    word: Any  # uint64 array, (t,): sum of its cells' mixed keys
+    last: Any  # bool: whether ties are broken cell by cell (the last pass) or row by row
 
 
 class Network(NamedTuple):
-    """A flow problem with its start, as :func:`opendas.solvers.rounding.flow.network_simplex` takes it.
+    """A flow problem with its start, as :func:`opendas.solvers.rounding.flow.network_simplex` takes it."""
 
-    Attributes
-    ----------
-    tail, head, capacity, flow : arrays, (arcs,)
-        Arcs, and a feasible flow.
-    costs : int64 array, (3, at least arcs)
-        Unit costs: violation, distance in units of 2**-20, tie.
-    parent, pred : int32 arrays, (nodes,)
-        Spanning tree.
-    """
-
+    # tail, head, capacity, flow, arrays, (arcs,): arcs, and a feasible flow.
     tail: Any
     head: Any
     capacity: Any
-    costs: Any
+    costs: Any  # int64 array, (3, at least arcs): unit costs: violation, distance in units of 2**-20, tie
     flow: Any
+    # parent, pred, int32 arrays, (nodes,): spanning tree.
     parent: Any
     pred: Any
 
@@ -114,12 +77,8 @@ _WEIGHT, _TIE, _ABOVE = 3, 6, 7
 def sum_up(up, values):
     """Add every set's value to the sets that hold it.
 
-    Parameters
-    ----------
-    up : int32 array, (t,)
-        Parents; a set comes after its parent.
-    values : array, (t,)
-        Values, summed in place.
+    - `up`, int32 array, (t,): parents; a set comes after its parent.
+    - `values`, array, (t,): values, summed in place.
     """
     for v in range(len(up) - 1, -1, -1):
         if up[v] >= 0:
@@ -348,20 +307,10 @@ def _fits(costs, first_rank, arcs, nodes):
 def build_network(family, nodes, y):
     """Write a pass as a flow problem with a feasible flow and a strongly feasible tree.
 
-    Parameters
-    ----------
-    family : Family
-        The family.
-    nodes : Nodes
-        Sets, weights and held answers of the pass.
-    y : int64 array, (C, n)
-        A rounding that keeps the columns and the held answers.
-
-    Returns
-    -------
-    Network
-        Nodes: the ground, the columns with ones to give, the joint totals, the rows of each child. Arcs: the
-        active cells in the order of ``y``, then the segments of the joint totals and of the rows.
+    - `nodes`, Nodes: sets, weights and held answers of the pass.
+    - `y`, int64 array, (C, n): a rounding that keeps the columns and the held answers.
+    - Returns: nodes: the ground, the columns with ones to give, the joint totals, the rows of each child.
+      Arcs: the active cells in the order of ``y``, then the segments of the joint totals and of the rows.
     """
     children, n = family.part.shape
     joint = len(family.joint_total)
@@ -406,19 +355,10 @@ def build_network(family, nodes, y):
 def solve_pass(family, nodes, y):
     """Round one pass.
 
-    Parameters
-    ----------
-    family : Family
-        The family.
-    nodes : Nodes
-        Sets, weights and held answers of the pass.
-    y : int64 array, (C, n)
-        A rounding that keeps the columns and the held answers; overwritten by the best one.
-
-    Returns
-    -------
-    bool
-        False where the costs do not fit 64-bit integers.
+    - `nodes`, Nodes: sets, weights and held answers of the pass.
+    - `y`, int64 array, (C, n): a rounding that keeps the columns and the held answers; overwritten by the
+      best one.
+    - Returns: False where the costs do not fit 64-bit integers.
     """
     tail, head, capacity, costs, flow, parent, pred = build_network(family, nodes, y)
     first_rank = 1

@@ -20,69 +20,34 @@ UNBOUNDED = int(np.iinfo(np.int64).max // 4)
 
 
 class RoundingProblem(NamedTuple):
-    """A family as contiguous arrays, in the order the compiled driver takes them.
+    """A family as contiguous arrays, in the order the compiled driver takes them."""
 
-    Attributes
-    ----------
-    x : float64 array, (C, n)
-        Estimate.
-    total : int64 array, (n,)
-        Parent, zeros where there is none.
-    has_total : bool
-        Whether there is a parent.
-    mask : bool array, (C, n)
-        Cells that may be non-zero.
-    maps : int32 array, (maps, n)
-        Row of each cell in each map, -1 for none.
-    map_pass : int64 array, (maps,)
-        Pass of each map.
-    passes : int
-        Number of passes.
-    groups : bool array, (K, n)
-        Constraint groups.
-    lower, upper : int64 array, (C, K)
-        Their bounds.
-    child_keys, cell_keys : uint64 array, (C,) and (n,)
-        Public tie keys.
-    joint : int64 array, (C,)
-        Joint total that each child has a part in, -1 for none.
-    joint_total : int64 array, (J,)
-        Joint totals.
-    """
-
-    x: Floats
-    total: Ints
-    has_total: bool
-    mask: Bools
-    maps: NDArray[np.int32]
-    map_pass: Ints
-    passes: int
-    groups: Bools
+    x: Floats  # (C, n): estimate
+    total: Ints  # (n,): parent, zeros where there is none
+    has_total: bool  # whether there is a parent
+    mask: Bools  # (C, n): cells that may be non-zero
+    maps: NDArray[np.int32]  # (maps, n): row of each cell in each map, -1 for none
+    map_pass: Ints  # (maps,): pass of each map
+    passes: int  # number of passes
+    groups: Bools  # (K, n): constraint groups
+    # lower, upper (C, K): their bounds.
     lower: Ints
     upper: Ints
+    # child_keys, cell_keys (C,), (n,): public tie keys.
     child_keys: NDArray[np.uint64]
     cell_keys: NDArray[np.uint64]
-    joint: Ints
-    joint_total: Ints
+    joint: Ints  # (C,): joint total that each child has a part in, -1 for none
+    joint_total: Ints  # (J,): joint totals
 
 
 @dataclass(frozen=True, slots=True)
 class RoundingResult:
-    """A rounded family.
+    """A rounded family."""
 
-    Parameters
-    ----------
-    values : int64 array, (C, n), read-only
-        Rounded estimate, in counts.
-    objective : tuple of float
-        For each pass, the sum over children and rows of |Q(x - values)| in counts, with x as snapped.
-    method : str
-        ``"flow"``, ``"milp"`` or ``"milp, not next to the estimate"``.
-    """
-
-    values: Ints
+    values: Ints  # (C, n), read-only: rounded estimate, in counts
+    # For each pass, the sum over children and rows of |Q(x - values)| in counts, with x as snapped.
     objective: tuple[float, ...]
-    method: str
+    method: str  # ``"flow"``, ``"milp"`` or ``"milp, not next to the estimate"``
 
     def __post_init__(self) -> None:
         self.values.flags.writeable = False
@@ -90,27 +55,13 @@ class RoundingResult:
 
 @dataclass(frozen=True, slots=True)
 class RoundingNames:
-    """Names for error messages.
+    """Names for error messages."""
 
-    Parameters
-    ----------
-    family : str
-        Geocode of the parent.
-    passes : tuple of tuple of str
-        Query group of each row map.
-    groups : tuple of str
-        Constraint of each group.
-    joint : tuple of str
-        Name of each joint total.
-    fixed : str
-        Query group of the fixed partition.
-    """
-
-    family: str = "?"
-    passes: tuple[tuple[str, ...], ...] = ()
-    groups: tuple[str, ...] = ()
-    joint: tuple[str, ...] = ()
-    fixed: str = "the fixed partition"
+    family: str = "?"  # geocode of the parent
+    passes: tuple[tuple[str, ...], ...] = ()  # query group of each row map
+    groups: tuple[str, ...] = ()  # constraint of each group
+    joint: tuple[str, ...] = ()  # name of each joint total
+    fixed: str = "the fixed partition"  # query group of the fixed partition
 
     def group(self, number: int) -> str:
         """Return the name of a group, its number where it has none."""

@@ -64,63 +64,36 @@ def round_family(
 ) -> RoundingResult:
     """Round the least-squares estimate of a family to integers.
 
-    Parameters
-    ----------
-    x : float64 array, (C, n), >= 0
-        Estimate in counts: C children, n cells. Values within 1e-6 of an integer become it; the rest is
-        rounded to multiples of 2**-20, and what a column then lacks to its parent is spread over its
-        fractional cells.
-    parent : int64 array, (n,), or None
-        Counts of the parent, which the children add up to. None for a root, whose total an equality group
-        fixes.
-    mask : bool array, (C, n)
-        Cells that may be non-zero.
-    passes : sequence of sequences of int32 array, (n,)
-        For each pass its row maps: the row of each cell, numbered from 0, -1 for none. A map named twice
-        counts double.
-    groups : bool array, (K, n), or None
-        Cells of each constraint row, enforced in every pass.
-    lower, upper : int64 array, (C, K), or None
-        Bounds of each constraint row in each child, :data:`UNBOUNDED` for no upper bound.
-    tie_keys : uint64 array, (C,)
-        Public key of each child.
-    cell_keys : uint64 array, (n,), optional
-        Public key of each cell, its position by default.
-    names : RoundingNames, optional
-        Names for error messages.
-    milp : bool, default False
-        Where rows cross, solve a mixed-integer program instead of refusing.
-    joint : int32 array, (C,), optional
-        Joint total that each child has a part in, -1 for none.
-    joint_total : int64 array, (J,), optional
-        Counts in all cells of the children of each joint total, enforced in every pass.
-    fixed_rows : int32 array, (n,), optional
-        Row of each cell in a partition of the cells whose sums are fixed. The rows of the passes lie inside
-        its rows, and there are no groups and no joint totals: each fixed row is rounded apart from the
-        others, in linear memory. The result is that of stating every fixed row as a group.
-    fixed : int64 array, (C, R), optional
-        Sum of each child over the cells of each fixed row.
-    linear : (int64 (M, n), int64 (C, M)), optional
-        Coefficients of each cell in linear constraints, and what each child has at most. The flow knows
-        nothing of them: where its table breaks one, a mixed-integer program takes its place.
+    - `x` (C, n), >= 0: estimate in counts: C children, n cells. Values within 1e-6 of an integer become it;
+      the rest is rounded to multiples of 2**-20, and what a column then lacks to its parent is spread over
+      its fractional cells.
+    - `parent` (n,): counts of the parent, which the children add up to. None for a root, whose total an
+      equality group fixes.
+    - `mask` (C, n): cells that may be non-zero.
+    - `passes` (n,): for each pass its row maps: the row of each cell, numbered from 0, -1 for none. A map
+      named twice counts double.
+    - `groups` (K, n): cells of each constraint row, enforced in every pass.
+    - `lower`, `upper` (C, K): bounds of each constraint row in each child, :data:`UNBOUNDED` for no upper
+      bound.
+    - `tie_keys` (C,): public key of each child.
+    - `cell_keys` (n,): public key of each cell, its position by default.
+    - `names`: names for error messages.
+    - `milp`: where rows cross, solve a mixed-integer program instead of refusing.
+    - `joint` (C,): joint total that each child has a part in, -1 for none.
+    - `joint_total` (J,): counts in all cells of the children of each joint total, enforced in every pass.
+    - `fixed_rows` (n,): row of each cell in a partition of the cells whose sums are fixed. The rows of the
+      passes lie inside its rows, and there are no groups and no joint totals: each fixed row is rounded apart
+      from the others, in linear memory. The result is that of stating every fixed row as a group.
+    - `fixed` (C, R): sum of each child over the cells of each fixed row.
+    - `linear` (int64 (M, n), int64 (C, M)): coefficients of each cell in linear constraints, and what each
+      child has at most. The flow knows nothing of them: where its table breaks one, a mixed-integer program
+      takes its place.
+    - Returns: the rounded values, the objective of each pass, and the method.
 
-    Returns
-    -------
-    RoundingResult
-        The rounded values, the objective of each pass, and the method.
-
-    Raises
-    ------
-    ConfigError
-        If rows cross and ``milp`` is false, or a row of a pass reaches over several fixed rows.
-    InfeasibleFamily
-        If no rounding satisfies the groups and joint totals; the error names the smallest set in conflict
-        that was found. Likewise if none satisfies the sums of a fixed row; the error names the first such
-        row.
-    EstimationError
-        If the problem does not fit 64-bit integers.
-    ValueError
-        If shapes disagree, or the estimate is negative, outside its mask, or does not add up to the parent.
+    Raises `ConfigError` if rows cross and ``milp`` is false, or a row of a pass reaches over several fixed
+    rows. Raises `InfeasibleFamily` if no rounding satisfies the groups and joint totals; the error names the
+    smallest set in conflict that was found. Likewise if none satisfies the sums of a fixed row; the error
+    names the first such row. Raises `EstimationError` if the problem does not fit 64-bit integers.
 
     Notes
     -----

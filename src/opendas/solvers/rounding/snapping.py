@@ -102,28 +102,17 @@ def _share(scaled, mask, j, gap, child_word, cell_word):
 def snap(x, total, has_total, mask, child_word, cell_word):
     """Split the estimate into integer parts and fractions that sum to the parent exactly.
 
-    Parameters
-    ----------
-    x : float64 array, (C, n)
-        Estimate, in counts.
-    total : int64 array, (n,)
-        Parent; ignored unless ``has_total``.
-    has_total : bool
-        Whether there is a parent.
-    mask : bool array, (C, n)
-        Cells that may be non-zero.
-    child_word, cell_word : uint64 array, (C,) and (n,)
-        Mixed keys.
-
-    Returns
-    -------
-    status : int
-        ``DONE``; ``OUT_OF_RANGE`` where a value is negative, not finite, too large or outside the mask;
-        ``MISMATCH`` where a column is too far from its parent (more than 1e-4 of it) to be one estimate.
-    base, part : int64 array, (C, n)
-        Integer parts, and fractions in units of 2**-20.
-    need : int64 array, (n,)
-        Sum of each column's fractions in counts: the ones it receives. Zero without parent.
+    - `x`, float64 array, (C, n): estimate, in counts.
+    - `total`, int64 array, (n,): parent; ignored unless ``has_total``.
+    - `has_total`, bool: whether there is a parent.
+    - `mask`, bool array, (C, n): cells that may be non-zero.
+    - `child_word`, `cell_word`, uint64 array, (C,) and (n,): mixed keys.
+    - Returns `status`: ``DONE``; ``OUT_OF_RANGE`` where a value is negative, not finite, too large or outside
+      the mask; ``MISMATCH`` where a column is too far from its parent (more than 1e-4 of it) to be one
+      estimate.
+    - Returns `base`, `part` (C, n): integer parts, and fractions in units of 2**-20.
+    - Returns `need` (n,): sum of each column's fractions in counts: the ones it receives. Zero without
+      parent.
     """
     children, n = x.shape
     scaled = np.zeros((children, n), np.int64)

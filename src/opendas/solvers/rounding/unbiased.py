@@ -16,26 +16,12 @@ from opendas.arrays.kernels import inner
 def round_unbiased(parts: Ints, whole: int, lower: Ints, upper: Ints, seed: int) -> Ints:
     """Round fractions to whole numbers at random, so that expectations are the fractions themselves.
 
-    Parameters
-    ----------
-    parts : int64 (C,)
-        Numerators; they add up to a multiple of `whole`.
-    whole : int
-        Their common denominator.
-    lower, upper : int64 (C,)
-        Whole numbers below and above each fraction, between which it is rounded.
-    seed : int
-        64 bits. Public.
-
-    Returns
-    -------
-    int64 (C,)
-        All but at most one are `lower` or `upper`; the sum is kept, and that of neighbours nearly.
-
-    Raises
-    ------
-    ValueError
-        If the fractions do not add up to a whole number, or are not between their bounds.
+    - `parts` (C,): numerators; they add up to a multiple of `whole`.
+    - `whole`: their common denominator.
+    - `lower`, `upper` (C,): whole numbers below and above each fraction, between which it is rounded.
+    - `seed`: 64 bits. Public.
+    - Returns (C,): all but at most one are `lower` or `upper`; the sum is kept, and that of neighbours
+      nearly.
 
     Notes
     -----
