@@ -79,7 +79,6 @@ def solve(
 ) -> Solution:
     """Solve one family.
 
-    - `problem`: the family.
     - `tolerance`: largest relative Karush-Kuhn-Tucker residual of an answer that counts as optimal.
     - `metric`: asked where it is wanted: few families need it.
     - Returns: ``OPTIMAL`` with a certified residual; ``INFEASIBLE`` with rows in conflict; or ``FAILED``.
