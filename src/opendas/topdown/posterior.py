@@ -270,7 +270,7 @@ def _on_nodes(path: Ints, cells: Floats) -> Floats:
 def _as_before(family: Family, groups: Groups, expected: Floats) -> tuple[Floats, Floats] | None:
     """Return the parent's counts as a prior table deals them out, float64 (C, s), and what of it is counted.
 
-    What the table counts together is divided as the parent has it now. One record more is dealt out as
+    What the table counts together is divided as the parent has it now. One record more is distributed as
     expected without the table, so that all go there of which it counts nobody. None where it counts nobody.
     """
     prior, parent = family.constraints.prior, family.parent
