@@ -115,7 +115,7 @@ def size_law(most: int, mean: float, units: float, shape: np.ndarray) -> np.ndar
 
 
 def as_before(parent: list[int], units: list[int], prior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The parent's counts, dealt out as children had each group before, and one record more by units."""
+    """The parent's counts, divided as children had each group before, and one record more by units."""
     counted, rest = np.zeros((2, len(units), CELLS))
     for s, count in enumerate(parent):
         group = prior[:, GROUP[s]]
@@ -130,7 +130,7 @@ def as_before(parent: list[int], units: list[int], prior: np.ndarray) -> tuple[n
 def log_posterior(table, tree, parent, measurement, concentration, shape, before=None) -> float:
     """Without its constant; one class of cells, with :data:`GROUP` below it.
 
-    `before`, float (C, 4) twice: the parent's counts as a prior table deals them out, and what of them it
+    `before`, float (C, 4) twice: the parent's counts divided as in a prior table, and what of them it
     counts.
     """
     total, value = sum(parent), 0.0

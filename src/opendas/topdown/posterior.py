@@ -229,9 +229,9 @@ def tree_of(family: Family, rules: LevelRules, groups: Groups) -> Tree:
     expected = total[: len(bounds)] * (units / np.maximum(units.sum(axis=0), 1.0))
     before = _as_before(family, groups, expected[:, path[0]])
     if before is not None:
-        dealt, counted = (_on_nodes(path, cells) for cells in before)
+        divided, counted = (_on_nodes(path, cells) for cells in before)
         by_units = np.where(bounds < 0, BY_EVEN_SHARES, BY_UNITS)
-        expected = by_units * expected + (1.0 - by_units) * dealt[:, : len(bounds)]
+        expected = by_units * expected + (1.0 - by_units) * divided[:, : len(bounds)]
     kinds, kind = np.unique(np.rint(np.log2(np.maximum(expected, 1.0))), axis=0, return_inverse=True)
     kind = kind.reshape(-1)
     root = np.arange(firsts[-1])
@@ -268,9 +268,9 @@ def _on_nodes(path: Ints, cells: Floats) -> Floats:
 
 
 def _as_before(family: Family, groups: Groups, expected: Floats) -> tuple[Floats, Floats] | None:
-    """Return the parent's counts as a prior table deals them out, float64 (C, s), and what of it is counted.
+    """Return the parent's counts divided as in a prior table, float64 (C, s), and what of them it counts.
 
-    What the table counts together is divided as the parent has it now. One record more is distributed as
+    What the table counts together is divided as the parent has it now. One record more is divided as
     expected without the table, so that all go there of which it counts nobody. None where it counts nobody.
     """
     prior, parent = family.constraints.prior, family.parent
