@@ -24,7 +24,6 @@ import opendas as od
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.comparison.sources import open_source
-from opendas.demo import write_demo
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
 from opendas.files.addresses import RemotePath, copied, located
 from opendas.files.nmf.bureau import read_bureau_levels
@@ -206,13 +205,8 @@ def test_only_the_parts_that_a_state_needs_are_fetched(folder, server, tmp_path,
 
 def test_microdata_from_measurements_at_an_address_are_those_of_the_files(server, folder, tmp_path) -> None:
     """Everything public is the same but for dates; the digests of the files that were read too."""
-    write_demo(tmp_path / "demo", blocks=60)
-    od.measure(od.load(tmp_path / "demo" / "persons.toml"), tmp_path / "run")
-    made = folder.parent / "measured"
-    od.export_measurements(tmp_path / "run", made)
-    place = f"http://{server[1]}/bucket/measured/pl94-persons"
-    for out, path in (("here", str(made / "pl94-persons")), ("there", place)):
-        od.estimate_published([path], tmp_path / out)
+    for out, path in (("here", folder), ("there", address("http", folder, server[1]))):
+        od.estimate_published([path], tmp_path / out, workers=1)
     for name in ("mdf", "measurements", "run"):
         one, other = (tmp_path / out / "release" / name for out in ("here", "there"))
         files = [file.relative_to(one) for file in sorted(one.rglob("*")) if file.is_file()]
