@@ -820,12 +820,13 @@ def replicates(
     if isinstance(release, PublishedMicrodata):
         if tied is not None:
             raise ConfigError("tied belongs to a release: published microdata have no ties that are known.")
-        scratch = release.folder / "state"
-        file = draw(release.base, release.replicates_file, scratch)
-        scratch.rmdir()
-        if records is not None:
-            write_replicate_microdata(release.base, file, records / release.base.product, ())
-        return {release.base.product: file.path}
+        with release.at_hand() as own:
+            scratch = own.folder / "state"
+            file = draw(own.base, own.replicates_file, scratch)
+            scratch.rmdir()
+            if records is not None:
+                write_replicate_microdata(own.base, file, records / own.base.product, ())
+            return {own.base.product: file.path}
     if records is not None and records.is_relative_to(release.folder.absolute()):
         raise ConfigError("microdata of replicates do not belong in a release: give a folder outside it.")
     issue_date()  # refuse before writing what cannot be certified

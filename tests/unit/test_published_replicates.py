@@ -83,6 +83,14 @@ def test_margins_are_those_of_the_published_replicates(tmp_path: Path, kind: str
         assert row["bias"] == pytest.approx(errors.mean())
         assert row["standard_error"] == pytest.approx(errors.std(ddof=1))
         assert row["margin"] == sorted(abs(errors))[7]  # the eighth of nine and one
+    there, to = base.as_uri(), str(tmp_path / "from addresses")  # a store of Arrow, as s3 is one
+    given = ["replicates", there, "--published", folder.as_uri(), "--to", to, "--json"]
+    assert guarded(cli, given) == 0
+    assert set(json.loads(capsys.readouterr().out)["files"]) == set(files)
+    assert guarded(cli, ["margin", there, *asked[2:], "--to", to]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == rows
+    assert guarded(cli, ["margin", there, *asked[2:]]) == 2
+    assert "with --to" in capsys.readouterr().err
     total = od.PublishedMicrodata(base).margin("P1", geolevel="county", level="0.8").to_arrow()
     assert total.column("count").to_pylist()[0] == sum(
         count for (tract, _), count in published.items() if tract.startswith("44001")

@@ -294,8 +294,10 @@ def microdata_options(function: _F) -> _F:
 
 def _published(out: Path, run_file: Path | None, to: Path | None) -> Release | PublishedMicrodata:
     import opendas
+    from opendas.files.addresses import RemotePath, located
 
-    if run_file is not None or to is not None or out.with_name(out.name + ".replicates").is_dir():
+    beside = out.with_name(out.name + ".replicates").is_dir()
+    if run_file is not None or to is not None or beside or isinstance(located(out), RemotePath):
         return opendas.PublishedMicrodata(out, run_file, to)
     return opendas.Release(out)
 
@@ -317,7 +319,7 @@ def _published(out: Path, run_file: Path | None, to: Path | None) -> Release | P
 @click.option(
     "--published",
     metavar="DIR",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=MEASURED,
     default=None,
     help="Draw none: OUT is a file or folder of MDF or PPMF, and its published replicates stand in DIR.",
 )
@@ -350,7 +352,8 @@ def replicates_command(
     figure from the replicates, which stand in release/replicates; the certificate is issued again.
 
     OUT may also be a file or folder of published microdata (MDF, PPMF), with --run to draw replicates or
-    --published to read those of the Census Bureau; they then stand beside it.
+    --published to read those of the Census Bureau; they then stand beside it. It may stand at an address,
+    and DIR too: then say --to, as for `opendas margin`.
 
     Example: opendas replicates out --runs 50
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -16,6 +17,7 @@ import numpy as np
 from opendas.arrays import Codes
 from opendas.custody.folders import make_folder
 from opendas.errors import ConfigError
+from opendas.files.addresses import RemotePath, copied, located
 from opendas.files.area_files import areas_of
 from opendas.files.replicate_files import (
     About,
@@ -175,19 +177,27 @@ class PublishedMicrodata:
     Parameters
     ----------
     path : path
-        A file or folder of the MDF or PPMF.
+        A file or folder of the MDF or PPMF. It may stand at an address: then every method that reads it
+        copies it to this machine for as long as it reads.
     run_file : path, optional
         Run file with reader ``mdf`` or ``ppmf``: product, geography, budget of an algorithm like the one that
         they come from. Its own path of the input is not looked at.
     replicates : path, optional
         Folder of the replicates; by default beside `path`, with ``.replicates`` at the end of its name.
+
+    Raises
+    ------
+    ConfigError
+        If `path` is an address and no folder is given: replicates stand on this machine.
     """
 
     def __init__(
         self, path: str | Path, run_file: str | Path | None = None, replicates: str | Path | None = None
     ) -> None:
-        self.path = Path(path)
+        self.path = located(path)
         given = self.path.absolute()
+        if replicates is None and isinstance(given, RemotePath):
+            raise ConfigError(f"{given}: give the folder of its replicates on this machine, with --to.")
         self.folder = (
             given.with_name(given.name + ".replicates") if replicates is None else Path(replicates).absolute()
         )
@@ -195,6 +205,15 @@ class PublishedMicrodata:
 
     def __repr__(self) -> str:
         return f"PublishedMicrodata({self.path.name!r})"
+
+    @contextmanager
+    def at_hand(self) -> Iterator[PublishedMicrodata]:
+        """Yield the same microdata as files of this machine, and remove what was copied afterwards."""
+        if not isinstance(self.path, RemotePath):
+            yield self
+            return
+        with copied(self.path) as here:
+            yield PublishedMicrodata(here, self._run_file, self.folder)
 
     @cached_property
     def base(self) -> MicrodataBase:
@@ -226,7 +245,8 @@ class PublishedMicrodata:
         Parameters
         ----------
         folder : path
-            A file or folder for each, in the layout of the microdata, whose name ends in its number.
+            A file or folder for each, in the layout of the microdata, whose name ends in its number. It may
+            stand at an address, and is copied while it is read.
         product : str, optional
             By default all that the microdata count.
 
@@ -234,16 +254,21 @@ class PublishedMicrodata:
         -------
         dict of product name to path
         """
-        files = expand_paths(self.path.absolute(), Path(), "PATH")
-        known = [one.name for one in products_of(column_names(files[0]))]
-        if not known or (product is not None and product not in known):
-            raise ConfigError(f"{self.path}: it counts {', '.join(known) or 'no product of the census'}.")
-        found = {}
-        for name in known if product is None else [product]:
-            path = self.folder / f"{name}.parquet"
-            base = CensusMicrodata(self.path.absolute(), name)
-            found[name] = take_replicates(base, Path(folder), path, progress).path
-        return found
+        place = located(folder)
+        with (
+            self.at_hand() as own,
+            copied(place) if isinstance(place, RemotePath) else nullcontext(place) as drawn,
+        ):
+            here = own.path.absolute()
+            known = [one.name for one in products_of(column_names(expand_paths(here, Path(), "PATH")[0]))]
+            if not known or (product is not None and product not in known):
+                raise ConfigError(f"{self.path}: it counts {', '.join(known) or 'no product of the census'}.")
+            return {
+                name: take_replicates(
+                    CensusMicrodata(here, name), drawn, self.folder / f"{name}.parquet", progress
+                ).path
+                for name in (known if product is None else [product])
+            }
 
     def _replicated(self, query: str) -> Replicated:
         """Return the product that knows a query, and its replicates; read once each."""
@@ -280,10 +305,12 @@ class PublishedMicrodata:
         """Return published counts with their margins, as :meth:`opendas.Release.margin`."""
         if (geolevel is None) == (blocks is None):
             raise ConfigError("give either geolevel or blocks.")
-        base = self._replicated(query)
+        with self.at_hand() as own:
+            base = own._replicated(query)
         where = areas_of(blocks, base.frame, False) if geolevel is None else geolevel
         return Table(margins_of(base, query, where, exact_level(level), of))
 
     def replicate_weights(self, query: str, *, geolevel: str) -> Table:
         """Return counts with replicate weights, as :meth:`opendas.Release.replicate_weights`."""
-        return Table(replicate_weights(self._replicated(query), query, geolevel))
+        with self.at_hand() as own:
+            return Table(replicate_weights(own._replicated(query), query, geolevel))
