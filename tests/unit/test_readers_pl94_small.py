@@ -153,6 +153,25 @@ def test_quirks_of_states(tmp_path: Path, year: int, state: str) -> None:
 
 
 @pytest.mark.parametrize("year", YEARS)
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
+def test_members_as_others_pack_them(tmp_path: Path, year: int, encoding: str) -> None:
+    """In a folder, in capitals, beside what a Mac leaves there; a municipio with an accent in its name."""
+    texts = members(some_blocks("72"), year)
+    with zipfile.ZipFile(tmp_path / "pr.zip", "w") as archive:
+        for name, text in texts.items():
+            if encoding == "utf-8" and year == 2010:
+                text = text.replace("ña County ", "ña County")  # a line has 500 bytes
+            archive.writestr(f"PR{year}/{name.upper()}", text.replace("|FB|", "|PR|").encode(encoding))
+            archive.writestr(f"__MACOSX/PR{year}/._{name}", b"resource fork")
+    packed, plain = (
+        read(path, year=year)
+        for path in (tmp_path / "pr.zip", write_zip(tmp_path / "plain.zip", some_blocks("72"), year))
+    )
+    assert packed.frame.names["county"]["72001"] == "72001 Peña County"
+    assert by_block(packed) == by_block(plain)
+
+
+@pytest.mark.parametrize("year", YEARS)
 @pytest.mark.parametrize("root", ["state", "us"])
 def test_several_states_make_one_run(tmp_path: Path, year: int, root: str) -> None:
     paths = tuple(write_zip(tmp_path / f"{s}.zip", some_blocks(s), year) for s in ("98", "97"))

@@ -230,7 +230,7 @@ def _opened(path: Path, state: str | None, totals: PublicTotals | None) -> Burea
     if file.product.layout not in ("persons", "units", "dhc-persons"):
         raise ConfigError(
             f"{path}: measurements of {file.product.name}; microdata are made of pl94-persons, pl94-units "
-            "and dhc-persons. opendas interval answers questions about others."
+            "and dhc-persons, of one histogram each. opendas interval answers questions about others."
         )
     return file
 
