@@ -249,6 +249,23 @@ def test_what_the_earlier_release_holds_is_known_of_the_tied_one(world: Path) ->
     assert run["protection"]["places"] <= held.places  # the certificate knows the invariants' values, too
 
 
+def test_linear_constraints_of_the_earlier_release_may_say_more(world: Path, tmp_path: Path) -> None:
+    """They hold in the tied one, too: what follows is not looked for, and both certificates say so."""
+    constraint = '[[constraints]]\nname = "few"\nquery = "kind"\ncoefficients = { home = -2, school = 1 }\n'
+    (world / "bent.toml").write_text((world / "product.toml").read_text() + f"{constraint}at_most = 100000\n")
+    first, path = (world / f"{name}-{tmp_path.name}.toml" for name in ("bent", "bent-tied"))
+    first.write_text((world / "run.toml").read_text().replace("product.toml", "bent.toml"))
+    path.write_text((world / "tied.toml").read_text().replace('"first"', f'"{tmp_path / "first"}"'))
+    for each, out in ((first, "first"), (path, "second")):
+        code, text = opendas("run", each, "--out", tmp_path / out)
+        assert code == 0, text
+        (run,) = certificate_of(tmp_path / out)["runs"]
+        assert "These numbers are upper limits" in " ".join(run["guarantee"].split())
+    code, text = opendas("verify", tmp_path / "second")
+    assert code == 0, text
+    assert "upper limits" not in " ".join(certificate_of(world / "second")["runs"][0]["guarantee"].split())
+
+
 @pytest.mark.parametrize("file", ["measurements/fine/tie.parquet", "mdf/fine"])
 def test_a_changed_tie_or_a_moved_record_is_found(world: Path, tmp_path: Path, file: str) -> None:
     shutil.copytree(world / "second", tmp_path / "second")

@@ -22,6 +22,7 @@ import opendas
 from opendas.cli.main import main
 from opendas.files.release_folder import ReleaseFolder
 from opendas.files.replicate_files import ReplicateFile
+from opendas.runs import prepare
 from opendas.runs import release as runs
 
 FIRST, SECOND = "small-units", "small-households"
@@ -106,6 +107,24 @@ def test_replicates_of_both_agree_too(world: Path, tmp_path: Path) -> None:
     assert code == 0, text
     assert f"{SECOND}: replicates drawn again" in text
     assert "not drawn again" not in text
+
+
+def test_the_number_of_households_is_no_part_of_a_forecast(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neighbours share the number of units, and not that of households: it is confidential."""
+    told: dict[str, int | None] = {}
+    genuine = prepare.forecast_run
+
+    def noting(plan: Any, *more: Any, records: int | None, **named: Any) -> Any:
+        told[plan.product.name] = records
+        return genuine(plan, *more, records=records, **named)
+
+    monkeypatch.setattr(prepare, "forecast_run", noting)
+    code, text = command("run", world / "run.toml", "--out", tmp_path / "out", "--seed", 1)
+    assert code == 0, text
+    assert told[FIRST] is not None
+    assert told[SECOND] is None
 
 
 def test_the_budget_is_shared_out_exactly_and_the_totals_add_it_up(world: Path) -> None:

@@ -115,6 +115,7 @@ class PublicFacts:
             bound_cells=np.vstack([self.bound_cells, *sets[1:]]),
             lower=np.hstack([self.lower, lower]),
             upper=np.hstack([self.upper, upper]),
+            linear=self.linear or tie.linear,
         )
 
     @property

@@ -301,6 +301,7 @@ def tie_to(release: Path, product: Product, geolevels: Sequence[str]) -> Tie:
         bounds=tuple(bounds),
         impossible=to_ranges(_rows_inside(impossible, row_of_cell, query.size)),
         stamps=tuple(stamp for stamp in run["stamps"] if stamp != NOT_FOR_RELEASE),  # which its acts say
+        linear=bool(earlier.linear) or (before is not None and before.linear),
     )
 
 

@@ -209,8 +209,11 @@ def _chosen_by_key(act: Act[RunOptions], spec: ReaderSpec) -> ReaderSpec:
 
 
 def _shared_number(run: Run, counts: ExactCounts) -> int | None:
-    """Return the number of records where all neighbours have it; None where it is protected."""
-    bounded = run.budget.neighbours is Neighbours.BOUNDED
+    """Return the number of records where all neighbours have it; None where it is protected.
+
+    A unit that a companion counts may have no record here, so that their number is no fact.
+    """
+    bounded = run.budget.neighbours is Neighbours.BOUNDED and run.product.companion is None
     return counts.total() if bounded and run.resolved.reader.contribution is None else None
 
 

@@ -136,6 +136,7 @@ class Tie:
     units: Mapping[str, str] = field(default_factory=dict)
     # What must be said of the earlier release, and so of each that agrees with it, beside its acts.
     stamps: tuple[str, ...] = ()
+    linear: bool = False  # the earlier release holds linear constraints, which are not listed here
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, exact."""
@@ -153,6 +154,7 @@ class Tie:
             **({"columns": dict(sorted(self.columns.items()))} if self.columns else {}),
             **({"units": dict(sorted(self.units.items()))} if self.units else {}),
             **({"stamps": list(self.stamps)} if self.stamps else {}),
+            **({"linear": True} if self.linear else {}),
         }
 
     @classmethod
@@ -175,6 +177,7 @@ class Tie:
             dict(record.get("columns", {})),
             dict(record.get("units", {})),
             tuple(map(str, record.get("stamps", ()))),
+            bool(record.get("linear", False)),
         )
 
 
