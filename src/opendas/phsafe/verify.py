@@ -39,7 +39,7 @@ from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.report.certificate import CERTIFICATE, SIGNATURE, ReleasedFile
 from opendas.report.signature import check_signature
 from opendas.verify.check import Check, differing, first_few, require, run_check
-from opendas.verify.files import check_digests
+from opendas.verify.files import check_digests, check_found, read_certificate
 
 _OURS = (CERTIFICATE, SIGNATURE, "ledger.jsonl", ".opendas.lock")
 _ESTIMATES = re.compile(r"\w+/estimates/\w+_trunc_normal\.csv")
@@ -129,20 +129,9 @@ def _estimates_again(out: Path, workers: int) -> str:
 
 
 def _certificate(out: Path) -> dict[str, Any]:
-    path = out / CERTIFICATE
-    require(path.is_file() and not path.is_symlink(), f"{CERTIFICATE} is missing.")
-    try:
-        certificate = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        raise CheckFailed(f"{CERTIFICATE} is not valid JSON.") from None
-    require(isinstance(certificate, dict) and certificate.get("format") == FORMAT, f"expected {FORMAT!r}.")
-    runs = certificate.get("runs")
-    require(isinstance(runs, list) and len(runs) == 1, "the certificate needs one run.")
-    needed = ("version", "stamps", "totals", "account", "files")
-    missing = [key for key in needed if key not in certificate]
-    require(not missing, f"{CERTIFICATE} has no {first_few(missing)}.")
-    found: dict[str, Any] = certificate
-    return found
+    certificate = read_certificate(out, FORMAT, ("version", "stamps", "runs", "totals", "account", "files"))
+    require(len(certificate["runs"]) == 1, "the certificate needs one run.")
+    return certificate
 
 
 def _describe(certificate: Mapping[str, Any]) -> str:
@@ -160,9 +149,7 @@ def _check_listing(out: Path, listed: list[str]) -> str:
         require(not path.is_symlink(), f"a release must not contain links: {name.as_posix()}.")
         if not path.is_dir() and name.as_posix() not in _OURS and not _ESTIMATES.fullmatch(name.as_posix()):
             found.append(name.as_posix())
-    unlisted, missing = sorted(set(found) - set(listed)), sorted(set(listed) - set(found))
-    require(not unlisted, f"not listed in the certificate: {first_few(unlisted)}.")
-    require(not missing, f"listed in the certificate but missing: {first_few(missing)}.")
+    check_found(found, listed)
     return f"{len(found)} files, all listed"
 
 

@@ -51,8 +51,8 @@ from opendas.verify.check import first_few, require
 _KEYS = ("format", "version", "commit", "issued", "runs", "totals", "files")
 
 
-def read_certificate(release: Path) -> dict[str, Any]:
-    """Read ``certificate.json``."""
+def read_certificate(release: Path, form: str = FORMAT, keys: Sequence[str] = _KEYS) -> dict[str, Any]:
+    """Read ``certificate.json``, which has a format, these keys, and runs of different products."""
     path = release / "certificate.json"
     require(path.is_file(), "certificate.json is missing.")
 
@@ -61,13 +61,13 @@ def read_certificate(release: Path) -> dict[str, Any]:
 
     try:
         certificate = json.loads(path.read_bytes(), parse_constant=refuse)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckFailed("certificate.json is not strict JSON.") from error
     require(
-        isinstance(certificate, dict) and certificate.get("format") == FORMAT,
-        f"certificate.json does not have the format {FORMAT!r}.",
+        isinstance(certificate, dict) and certificate.get("format") == form,
+        f"certificate.json does not have the format {form!r}.",
     )
-    missing = [key for key in _KEYS if key not in certificate]
+    missing = [key for key in keys if key not in certificate]
     require(not missing, f"certificate.json has no {first_few(missing)}.")
     require(
         isinstance(certificate["runs"], list) and bool(certificate["runs"]), "the certificate has no run."
@@ -90,13 +90,17 @@ def check_listing(release: Path, listed: Sequence[Mapping[str, Any]]) -> str:
     names = [str(entry["path"]) for entry in listed]
     found = _found(release)
     require(len(set(names)) == len(names), "the certificate lists a file twice.")
-    unlisted = sorted(set(found) - set(names))
-    require(not unlisted, f"not listed in the certificate: {first_few(unlisted)}.")
-    missing = sorted(set(names) - set(found))
-    require(not missing, f"listed in the certificate but missing: {first_few(missing)}.")
+    check_found(found, names)
     links = [name for name in (*found, *ISSUED_FILES, SIGNATURE) if (release / name).is_symlink()]
     require(not links, f"a release must not contain links: {first_few(links)}.")
     return f"{plural('file', len(found))}, all listed"
+
+
+def check_found(found: Sequence[str], listed: Sequence[str]) -> None:
+    """Check that the files found are those that the certificate lists."""
+    unlisted, missing = sorted(set(found) - set(listed)), sorted(set(listed) - set(found))
+    require(not unlisted, f"not listed in the certificate: {first_few(unlisted)}.")
+    require(not missing, f"listed in the certificate but missing: {first_few(missing)}.")
 
 
 def _known_files(run: Mapping[str, Any], released: ReleasedProduct) -> dict[str, Any]:
