@@ -30,47 +30,24 @@ _MOST_BOUND = 1 << 62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InvariantAnswers:
-    """The exact answers of one invariant at one geolevel.
+    """The exact answers of one invariant at one geolevel."""
 
-    Parameters
-    ----------
-    name : str
-        For instance ``"total@state"``.
-    query : QueryGroup
-    answers : int64 (g, m)
-    """
-
-    name: str
+    name: str  # for instance ``"total@state"``
     query: QueryGroup
-    answers: npt.NDArray[np.int64]
+    answers: npt.NDArray[np.int64]  # (g, m)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JointTotal:
-    """An invariant total that several geounits hold together: the parts of a divided geounit.
+    """An invariant total that several geounits hold together: the parts of a divided geounit."""
 
-    Parameters
-    ----------
-    name : str
-        For instance ``"total@state"``.
-    group : int32 (g,)
-        Number of the divided geounit that each geounit is a part of, not decreasing.
-    totals : int64 (J,)
-        Records in all parts of each divided geounit.
-    """
-
-    name: str
+    name: str  # for instance ``"total@state"``
+    # (g,): number of the divided geounit that each geounit is a part of, not decreasing.
     group: npt.NDArray[np.int32]
-    totals: npt.NDArray[np.int64]
+    totals: npt.NDArray[np.int64]  # (J,): records in all parts of each divided geounit
 
     def slice(self, start: int, stop: int) -> JointTotal:
-        """Return what geounits ``start:stop`` hold together; a divided geounit must not be cut.
-
-        Raises
-        ------
-        ValueError
-            If some of its parts lie outside.
-        """
+        """Return what geounits ``start:stop`` hold together; a divided geounit must not be cut."""
         group = self.group[start:stop]
         if len(group) and (
             (start and self.group[start - 1] == group[0])
@@ -83,27 +60,13 @@ class JointTotal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PublicCounts:
-    """Public counts from elsewhere: of a release that this one agrees with, or a prior table.
+    """Public counts from elsewhere: of a release that this one agrees with, or a prior table."""
 
-    Parameters
-    ----------
-    name : str
-        Of the earlier product, or of the table, for messages.
-    query : QueryGroup
-        Of this product; its rows are what is counted there.
-    starts : int64 (g + 1,)
-        Geounit ``i`` has entries ``starts[i]:starts[i + 1]``.
-    rows : int32 (entries,)
-        Rows of `query`, ascending for each geounit.
-    counts : int64 (entries,)
-        Positive. Public.
-    """
-
-    name: str
-    query: QueryGroup
-    starts: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int32]
-    counts: npt.NDArray[np.int64]
+    name: str  # of the earlier product, or of the table, for messages
+    query: QueryGroup  # of this product; its rows are what is counted there
+    starts: npt.NDArray[np.int64]  # (g + 1,): geounit ``i`` has entries ``starts[i]:starts[i + 1]``
+    rows: npt.NDArray[np.int32]  # (entries,): rows of `query`, ascending for each geounit
+    counts: npt.NDArray[np.int64]  # (entries,): positive. Public.
 
     @property
     def geounits(self) -> npt.NDArray[np.int64]:
@@ -134,22 +97,14 @@ class PublicCounts:
 class LinearSums:
     """Linear constraints ``coefficients @ x <= at_most`` with whole numbers.
 
-    Parameters
-    ----------
-    names : tuple of str, length M
-    coefficients : int64 (M, n)
-        Of each cell.
-    at_most : int64 (g, M)
-        Of each geounit.
-
     Notes
     -----
     Abowd et al. (2022), equation (6.2).
     """
 
-    names: tuple[str, ...]
-    coefficients: npt.NDArray[np.int64]
-    at_most: npt.NDArray[np.int64]
+    names: tuple[str, ...]  # length M
+    coefficients: npt.NDArray[np.int64]  # (M, n): of each cell
+    at_most: npt.NDArray[np.int64]  # (g, M): of each geounit
 
     def on(self, cells: npt.NDArray[np.integer]) -> LinearSums:
         """Return the same for tables of some cells."""
@@ -162,31 +117,16 @@ class LinearSums:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LevelConstraints:
-    """Constraints of the geounits of one geolevel.
+    """Constraints of the geounits of one geolevel."""
 
-    Parameters
-    ----------
-    lower, upper : int64 (g, B)
-        Bounds on the number of records in the cells of each bound.
-    invariants : tuple of InvariantAnswers
-        Those that hold at this geolevel.
-    joint : JointTotal or None
-        A total that holds for parts together.
-    tied : PublicCounts or None
-        Counts of an earlier release, which hold here.
-    prior : PublicCounts or None
-        Counts that a posterior starts from. They constrain nothing.
-    linear : LinearSums or None
-        Linear constraints with coefficients.
-    """
-
+    # lower, upper (g, B): bounds on the number of records in the cells of each bound.
     lower: npt.NDArray[np.int64]
     upper: npt.NDArray[np.int64]
-    invariants: tuple[InvariantAnswers, ...]
-    joint: JointTotal | None = None
-    tied: PublicCounts | None = None
-    prior: PublicCounts | None = None
-    linear: LinearSums | None = None
+    invariants: tuple[InvariantAnswers, ...]  # those that hold at this geolevel
+    joint: JointTotal | None = None  # a total that holds for parts together
+    tied: PublicCounts | None = None  # counts of an earlier release, which hold here
+    prior: PublicCounts | None = None  # Counts that a posterior starts from. They constrain nothing.
+    linear: LinearSums | None = None  # linear constraints with coefficients
 
     def slice(self, start: int, stop: int) -> LevelConstraints:
         """Return the constraints of geounits ``start:stop``."""
@@ -203,10 +143,7 @@ class LevelConstraints:
     def without_tied(self, possible: Bools) -> LevelConstraints:
         """Return the constraints without what a tie determines, totals among them: it was compared with them.
 
-        Parameters
-        ----------
-        possible : bool (n,)
-            Cells that are no structural zero.
+        `possible` (n,): cells that are no structural zero.
         """
         if self.tied is None:
             return self
@@ -221,34 +158,18 @@ class LevelConstraints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConstraintTable:
-    """Constraints of a whole spine.
+    """Constraints of a whole spine."""
 
-    Parameters
-    ----------
-    bound_names : tuple of str, length B
-    bound_cells : bool (B, n)
-        Cells that each bound counts.
-    possible : bool (n,)
-        Cells that are no structural zero.
-    levels : tuple of LevelConstraints
-        One per geolevel, top first.
-    """
-
-    bound_names: tuple[str, ...]
-    bound_cells: npt.NDArray[np.bool_]
-    possible: npt.NDArray[np.bool_]
-    levels: tuple[LevelConstraints, ...]
+    bound_names: tuple[str, ...]  # length B
+    bound_cells: npt.NDArray[np.bool_]  # (B, n): cells that each bound counts
+    possible: npt.NDArray[np.bool_]  # (n,): cells that are no structural zero
+    levels: tuple[LevelConstraints, ...]  # one per geolevel, top first
 
     def with_prior(self, name: str, query: QueryGroup, counts: Histogram) -> ConstraintTable:
         """Return the constraints with a prior table at the leaves.
 
-        Parameters
-        ----------
-        name : str
-            Of the table.
-        query : QueryGroup
-        counts : Histogram
-            Over its rows, one row per leaf in the spine's order. Public.
+        - `name`: of the table.
+        - `counts`: over its rows, one row per leaf in the spine's order. Public.
         """
         prior = PublicCounts(name, query, counts.indptr, counts.cells, counts.counts)
         return replace(self, levels=(*self.levels[:-1], replace(self.levels[-1], prior=prior)))
@@ -256,19 +177,9 @@ class ConstraintTable:
     def tied_to(self, name: str, query: QueryGroup, counts: Histogram, spine: Spine) -> ConstraintTable:
         """Return the constraints with the counts of an earlier release, at every geolevel.
 
-        Parameters
-        ----------
-        name : str
-            Of the earlier product.
-        query : QueryGroup
-            Whose rows are that product's cells.
-        counts : Histogram
-            Over these rows, one row per leaf in the spine's order. Public.
-
-        Raises
-        ------
-        DataError
-            If a count stands where no cell of this product is possible, or contradicts an invariant.
+        - `name`: of the earlier product.
+        - `query`: whose rows are that product's cells.
+        - `counts`: over these rows, one row per leaf in the spine's order. Public.
         """
         possible = np.zeros(query.size, dtype=bool)
         possible[query.row_of_cell[self.possible]] = True
@@ -319,13 +230,7 @@ def _check_tied(
 
 
 def invariant_geolevels(product: Product, spine: Spine) -> dict[str, int]:
-    """Return the level index at which each declared invariant is taken.
-
-    Raises
-    ------
-    ConfigError
-        If its geolevel is not on the spine.
-    """
+    """Return the level index at which each declared invariant is taken."""
     found = {}
     for invariant in product.invariants:
         name = spine.leaf.name if invariant.geolevel == "leaf" else invariant.geolevel
@@ -357,10 +262,7 @@ def bounds_of_leaves(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the least and the most records that bounds allow at each leaf, int64 (L, bounds), by the spine.
 
-    Raises
-    ------
-    DataError
-        If the frame lacks a column of units, or holds a count that cannot be one.
+    Raises `DataError` if the frame lacks a column of units, or holds a count that cannot be one.
     """
     shape = (len(spine.leaf), len(bounds))
     lower = np.zeros(shape, dtype=np.int64)
@@ -391,13 +293,7 @@ def _units(frame: Frame, spine: Spine, column: str, what: str, most: int) -> npt
 
 
 def linear_sums(product: Product, frame: Frame, spine: Spine) -> tuple[LinearSums | None, ...]:
-    """Return the linear constraints of a product at every geolevel, top first; what leaves may, adds up.
-
-    Raises
-    ------
-    DataError
-        As :func:`bounds_of_leaves`.
-    """
+    """Return the linear constraints of a product at every geolevel, top first; what leaves may, adds up."""
     if not product.linear:
         return (None,) * len(spine.levels)
     names = tuple(one.name for one in product.linear)

@@ -274,13 +274,7 @@ def read_tie(path: Path, product: Product, spine: Spine) -> Histogram:
 def read_leaf_counts(
     path: Path, query: QueryGroup, spine: Spine, metadata: Mapping[str, object]
 ) -> Histogram:
-    """Read public counts of every leaf, in the spine's order, over the rows of a query group.
-
-    Raises
-    ------
-    FormatError
-        If the file says something else of itself, or a leaf is missing.
-    """
+    """Read public counts of every leaf, in the spine's order, over the rows of a query group."""
     if read_metadata(path) != metadata:
         raise FormatError(f"{path.name}: not of what the product declares.")
     table = open_parquet(path).read().combine_chunks()

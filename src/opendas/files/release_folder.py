@@ -227,12 +227,7 @@ def _certified_microdata(
 
 
 def check_outside(to: Path) -> None:
-    """Refuse a folder for other things that is, or lies in, a release.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse a folder for other things that is, or lies in, a release."""
     for place in (to.resolve(), *to.resolve().parents):
         if (place / "certificate.json").is_file() or (place / "geography").is_dir():
             raise ConfigError(f"--to {to}: a release holds what is certified, and nothing else.")

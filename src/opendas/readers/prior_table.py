@@ -18,26 +18,10 @@ from opendas.schema.query_groups import QueryGroup
 def read_prior_table(path: Path, query: QueryGroup, leaves: Codes, geocode: str, count: str) -> Histogram:
     """Read a public table of counts.
 
-    Parameters
-    ----------
-    path : Path
-        CSV or Parquet: a column of leaves, one of labels for each factor of the query group, under the
-        factor's name, and one of counts. Rows of a leaf and the same labels are added up.
-    query : QueryGroup
-    leaves : bytes array
-        Geocodes of the frame, ascending. Those that the table does not have, count nobody.
-    geocode, count : str
-        Columns.
-
-    Returns
-    -------
-    Histogram
-        Over the rows of the query group, one row for each leaf.
-
-    Raises
-    ------
-    FormatError, GeographyError, SchemaError
-        If a leaf, a label or a count cannot be read, or a leaf is not in the frame.
+    - `path`: CSV or Parquet: a column of leaves, one of labels for each factor of the query group, under the
+      factor's name, and one of counts. Rows of a leaf and the same labels are added up.
+    - `leaves`: geocodes of the frame, ascending. Those that the table does not have, count nobody.
+    - Returns: over the rows of the query group, one row for each leaf.
     """
     log, width = FindingLog(), leaves.dtype.itemsize
     found: list[tuple[Ints, Ints, Ints]] = []

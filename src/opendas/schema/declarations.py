@@ -244,21 +244,11 @@ class StructuralZero:
 
 @dataclass(frozen=True, slots=True)
 class PriorTable:
-    """A public table of leaves that the posterior of a run starts from, such as an earlier census.
+    """A public table of leaves that the posterior of a run starts from, such as an earlier census."""
 
-    Parameters
-    ----------
-    name : str
-        What it is and who published it, in the run file's words.
-    query : str
-        Query group whose rows it counts.
-    sha256 : str
-        Digest of the file.
-    """
-
-    name: str
-    query: str
-    sha256: str
+    name: str  # what it is and who published it, in the run file's words
+    query: str  # query group whose rows it counts
+    sha256: str  # digest of the file
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as certificates and released run files hold them."""

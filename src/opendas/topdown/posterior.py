@@ -95,16 +95,9 @@ def posterior_table(
     Totals of classes have, on average over the rounding, their posterior means; cells are such that
     the expected absolute error is small.
 
-    Parameters
-    ----------
-    start : int64 (C, s)
-        A table that keeps every constraint; one of the two chains starts there, the other at a draw from the
-        prior.
-
-    Returns
-    -------
-    int64 (C, s) or None
-        None where the two chains do not agree, or where answers are all but exact.
+    - `start` (C, s): a table that keeps every constraint; one of the two chains starts there, the other at a
+      draw from the prior.
+    - Returns (C, s): None where the two chains do not agree, or where answers are all but exact.
 
     Notes
     -----

@@ -44,116 +44,62 @@ IMPOSSIBLE = -1e300
 
 
 class Tree(NamedTuple):
-    """The prior of a family: sizes of classes of cells, and how a size is divided among the cells.
+    """The prior of a family: sizes of classes of cells, and how a size is divided among the cells."""
 
-    Parameters
-    ----------
-    path : int64 (D + 1, s)
-        Nodes from a cell's class, which is its number, down to its leaf, ``V - s`` and its number.
-    parent, depth : int64 (V,)
-        -1 and 0 for classes.
-    share : float64 (k, V)
-        Of the node above that a child of each kind is expected to have in this one; without a prior table
-        what the family's parent has.
-    total : int64 (V,)
-        Counts of the family's parent.
-    units : float64 (C, G)
-        Expected relative size of a class in a child; zero where it must be empty.
-    expected : float64 (C, G)
-        Counts of classes where the parent's are shared out by units.
-    kind : int64 (C,)
-        Those that expect about the same; with a prior table, of which each child expects something else,
-        each child is a kind.
-    scale : float64 (k, V)
-        Of concentrations, in children of each kind: see :data:`GROWTH`.
-    lower, upper : int64 (C, G)
-    mask : bool (C, s)
-        Cells that a child may use.
-    """
-
+    # (D + 1, s): nodes from a cell's class, which is its number, down to its leaf, ``V - s`` and its number.
     path: Ints
+    # parent, depth (V,): -1 and 0 for classes.
     parent: Ints
     depth: Ints
+    # (k, V): of the node above that a child of each kind is expected to have in this one; without a prior
+    # table what the family's parent has.
     share: Floats
-    total: Ints
-    units: Floats
-    expected: Floats
+    total: Ints  # (V,): counts of the family's parent
+    units: Floats  # (C, G): expected relative size of a class in a child; zero where it must be empty
+    expected: Floats  # (C, G): counts of classes where the parent's are shared out by units
+    # (C,): those that expect about the same; with a prior table, of which each child expects something else,
+    # each child is a kind.
     kind: Ints
-    scale: Floats
-    lower: Ints
-    upper: Ints
-    mask: Bools
+    scale: Floats  # (k, V): of concentrations, in children of each kind: see :data:`GROWTH`
+    lower: Ints  # (C, G)
+    upper: Ints  # (C, G)
+    mask: Bools  # (C, s): cells that a child may use
 
 
 class Likelihood(NamedTuple):
-    """Noisy answers.
+    """Noisy answers."""
 
-    Parameters
-    ----------
-    row : int64 (q, s)
-        Of each cell, numbered through all query groups.
-    answers : float64 (C, m)
-    weight : float64 (C, q)
-        Inverse of the squared scale of the noise; zero for the prior alone.
-    """
-
-    row: Ints
-    answers: Floats
-    weight: Floats
+    row: Ints  # (q, s): of each cell, numbered through all query groups
+    answers: Floats  # (C, m)
+    weight: Floats  # (C, q): inverse of the squared scale of the noise; zero for the prior alone
 
 
 class State(NamedTuple):
-    """Where a chain is; all of it changes in place.
+    """Where a chain is; all of it changes in place."""
 
-    Parameters
-    ----------
-    counts : int64 (C, V)
-        Of every node; the last ``s`` are the cells.
-    residual : float64 (C, m)
-        Answers less counts.
-    concentration : float64 (D,)
-        Logarithm, of the children of nodes at each depth.
-    sizes : float64 (G, 4)
-        See :data:`SIZES`.
-    nodes, offsets : float64 (k, e) and int64 (V + 1,)
-        Log weights of the counts of nodes below the classes, from 0, in children of each kind; filled where
-        they have been asked for.
-    roots : float64 (C, f)
-        The same of classes, for each child.
-    starts : int64 (G + 1,)
-        Where each class's begin.
-    random : uint64 (1,)
-    """
-
-    counts: Ints
-    residual: Floats
-    concentration: Floats
-    sizes: Floats
+    counts: Ints  # (C, V): of every node; the last ``s`` are the cells
+    residual: Floats  # (C, m): answers less counts
+    concentration: Floats  # (D,): logarithm, of the children of nodes at each depth
+    sizes: Floats  # (G, 4): see :data:`SIZES`
+    # nodes, offsets (k, e), (V + 1,): log weights of the counts of nodes below the classes, from 0, in
+    # children of each kind; filled where they have been asked for.
     nodes: Floats
     offsets: Ints
-    roots: Floats
-    starts: Ints
-    random: np.ndarray
+    roots: Floats  # (C, f): the same of classes, for each child
+    starts: Ints  # (G + 1,): where each class's begin
+    random: np.ndarray  # (1,)
 
 
 class Moments(NamedTuple):
-    """Sums over the kept sweeps of a chain, and tables of some of them.
+    """Sums over the kept sweeps of a chain, and tables of some of them."""
 
-    Parameters
-    ----------
-    sizes, empty : int64 (C, G)
-        Of classes' counts, and of how often they were zero.
-    totals, squares : float64 (C,)
-        Of each child's total and its square.
-    draws : int32 (k, C, V)
-        Counts of all nodes, at regular distances.
-    """
-
+    # sizes, empty (C, G): of classes' counts, and of how often they were zero.
     sizes: Ints
     empty: Ints
+    # totals, squares (C,): of each child's total and its square.
     totals: Floats
     squares: Floats
-    draws: np.ndarray
+    draws: np.ndarray  # (k, C, V): counts of all nodes, at regular distances
 
 
 @njit(cache=True, nogil=True)
@@ -177,12 +123,8 @@ def _rising(a, n):
 def log_size(n, mean, units, shape, total):
     """Return the log probability that a class of a child has `n` records, before its bounds.
 
-    Parameters
-    ----------
-    shape : float64 (4,)
-        See :data:`SIZES`.
-    total : int
-        Most records: those of the parent.
+    - `shape`, float64 (4,): see :data:`SIZES`.
+    - `total`, int: most records: those of the parent.
     """
     empty, anything = math.exp(shape[2]) / units, math.exp(shape[3])
     weight = 1.0 + empty + anything
@@ -442,12 +384,8 @@ def _hyperparameters(tree, state):
 def run_chain(tree, likelihood, state, sweeps, kept, tables, learn):
     """Go on from a state for some sweeps; return sums over the last `kept` of them.
 
-    Parameters
-    ----------
-    tables : int
-        How many of their tables are returned; `kept` is a multiple.
-    learn : bool
-        Sample the hyperparameters, too.
+    - `tables`, int: how many of their tables are returned; `kept` is a multiple.
+    - `learn`, bool: sample the hyperparameters, too.
     """
     (children, classes), nodes = tree.units.shape, len(tree.parent)
     order, weights = np.empty(children, np.int64), np.empty(WIDEST)

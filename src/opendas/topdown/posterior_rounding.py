@@ -24,19 +24,10 @@ def least_error(table: Ints, totals: Ints, path: Ints, draws: Ints) -> Ints:
     The error is that of all nodes below the classes together, expected over draws. It is convex in each
     count; single records are exchanged between two children until no exchange makes it less.
 
-    Parameters
-    ----------
-    table : int64 (C, s)
-        Where to start; its columns keep their sums.
-    totals : int64 (C, G)
-        Of each class in each child. They add up to those of `table`.
-    path : int64 (D + 1, s)
-        See :class:`opendas.topdown.posterior_kernels.Tree`.
-    draws : int32 (k, C, V)
-
-    Returns
-    -------
-    int64 (C, s)
+    - `table` (C, s): where to start; its columns keep their sums.
+    - `totals` (C, G): of each class in each child. They add up to those of `table`.
+    - `path` (D + 1, s): see :class:`opendas.topdown.posterior_kernels.Tree`.
+    - `draws` (k, C, V).
     """
     found = table.copy()
     _exchange(found, totals, path, np.ascontiguousarray(np.sort(draws, axis=0).transpose(1, 2, 0)))
