@@ -132,24 +132,32 @@ def test_the_other_estimator_is_tried_on_the_same_records(tmp_path: Path) -> Non
     assert back.estimator == "topdown"
 
 
+def test_of_many_cells_the_other_estimator_is_tried_on_fewer_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = a_run(tmp_path)
+    monkeypatch.setattr(module, "MANY_CELLS", 3)
+    monkeypatch.setattr(module, "OTHER_CHILD_CELLS", 80.0)
+    found = od.plan(run, records=2000).to_dict()["other_estimator"]
+    assert module.FEWEST <= found["leaves"] < len(run.frame)
+    trials = [Trial.of(run.with_(estimator=name), 2000, child_cells=80.0) for name in ("topdown", "informed")]
+    (ours, theirs) = (trial.tried(draws=1).usual for trial in trials if trial is not None)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.geounits <= found["leaves"]
+        assert found["change"][mine.geolevel] == pytest.approx(other.misplaced / mine.misplaced - 1)
+
+
 def test_plan_says_why_the_other_estimator_was_not_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = a_run(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "MANY_CELLS", 3)
-        cells = run.product.schema.size
-        why = f"informed is tried for at most 3 cells; here are {cells}"
-        assert module.other_estimator(run) == why
-        plan = od.plan(run).to_dict()
-        assert plan["other_estimator"] is None
-        assert plan["other_not_tried"] == why
 
     def refuses(*_: object) -> None:
         raise ConfigError("no such passes.")
 
     monkeypatch.setattr(module, "_timed_draws", refuses)
     assert module.other_estimator(run) == "informed refuses this run: no such passes"
+    assert od.plan(run).to_dict()["other_not_tried"] == "informed refuses this run: no such passes"
 
 
 @pytest.mark.parametrize(
@@ -157,11 +165,13 @@ def test_plan_says_why_the_other_estimator_was_not_tried(
     [
         (
             {"ward": -0.14, "region": 0.02},
-            "; informed: 14 % fewer in ward, 2 % more in region, in 6 times the time: worth a try",
+            "; informed, on 40 leaves: 14 % fewer in ward, 2 % more in region, "
+            "in 6 times the time: worth a try",
         ),
-        ({"ward": -0.03, "region": 0.0}, "; informed: 3 % fewer in ward, in 6 times the time"),
-        ({"ward": 0.001}, "; informed: as many, in 6 times the time"),
+        ({"ward": -0.03, "region": 0.0}, "; informed, on 40 leaves: 3 % fewer in ward, in 6 times the time"),
+        ({"ward": 0.001}, "; informed, on 40 leaves: as many, in 6 times the time"),
     ],
 )  # fmt: skip
 def test_plan_says_what_the_other_estimator_gives_and_costs(change: dict[str, float], said: str) -> None:
-    assert _other_estimator({"estimator": "informed", "change": change, "times": 6.0}) == said
+    other = {"estimator": "informed", "change": change, "times": 6.0, "leaves": 40}
+    assert _other_estimator(other) == said

@@ -117,7 +117,8 @@ def _other_estimator(other: Mapping[str, Any]) -> str:
     worth = ": worth a try" if any(change <= -_WORTH for _, change in gains) else ""
     times = other["times"]
     longer = f"{times:.2g} times the time" if not _SAME[0] < times < _SAME[1] else "about the same time"
-    return f"; {other['estimator']}: {', '.join(said) or 'as many'}, in {longer}{worth}"
+    tried = f"{other['estimator']}, on {other['leaves']:,} leaves"
+    return f"; {tried}: {', '.join(said) or 'as many'}, in {longer}{worth}"
 
 
 def _show_plan(plan: dict[str, Any]) -> None:

@@ -30,6 +30,8 @@ LEAVES = 2_000
 CHILD_CELLS = 500_000.0
 """Where there are many cells a trial has fewer leaves: about so many leaves times cells with records, which
 take some seconds a draw."""
+OTHER_CHILD_CELLS = 20_000.0
+"""The same for a trial of the other estimator, whose time can grow by twice the power: a few seconds."""
 DRAWS = 3
 """Draws of the noise over which errors are averaged."""
 FEWEST = 10
@@ -86,17 +88,26 @@ class Trial:
     counts: Histogram  # synthetic records, a row for each leaf of the part, in the frame's order
 
     @classmethod
-    def of(cls, run: Run, records: float | None = None, *, at_top: bool = False) -> Trial | None:
+    def of(
+        cls,
+        run: Run,
+        records: float | None = None,
+        *,
+        at_top: bool = False,
+        child_cells: float = CHILD_CELLS,
+    ) -> Trial | None:
         """Return the trial of a run; None where no small run can be made of its product.
 
         - `records`: about how many records the whole frame has; by default as :func:`synthetic_counts` says.
         - `at_top`: only the topmost table matters: where there are many cells, few leaves share all the
           records.
+        - `child_cells`: where there are many cells, about how many leaves times cells with records it has.
         """
         if not timed(run.product):
             return None
         whole = at_top and records is not None and run.product.schema.size > MANY_CELLS
-        frame = run.frame.take(np.arange(min(FEWEST, len(run.frame)) if whole else _leaves(run, records)))
+        leaves = min(FEWEST, len(run.frame)) if whole else _leaves(run, records, child_cells)
+        frame = run.frame.take(np.arange(leaves))
         part = run.on_frame(frame)
         free = bound_table(replace(run.product, invariants=()), frame, part.spine, {})
         # A census has most people in few cells; of other tables nobody knows it.
@@ -136,7 +147,7 @@ class Trial:
         )
 
 
-def _leaves(run: Run, records: float | None) -> int:
+def _leaves(run: Run, records: float | None, child_cells: float) -> int:
     """Return how many leaves a trial has: fewer where their families would have many cells with records."""
     most, cells = min(LEAVES, len(run.frame)), int(np.count_nonzero(run.product.possible))
     if cells <= MANY_CELLS:
@@ -144,7 +155,7 @@ def _leaves(run: Run, records: float | None) -> int:
     leaves = np.arange(1.0, most + 1)
     each = RECORDS if records is None else records / len(run.frame)
     work = leaves * expected_support(each * leaves, cells)
-    return max(min(FEWEST, most), int(np.searchsorted(work, CHILD_CELLS)))
+    return max(min(FEWEST, most), int(np.searchsorted(work, child_cells)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,28 +165,27 @@ class OtherEstimator:
     estimator: str  # ``informed`` for a run with ``topdown``, and the other way round
     change: Mapping[str, float]  # by geolevel, the change of the records in a wrong cell: -0.14 is 14 % fewer
     times: float  # processor time of a draw, relative to the run's own estimator
+    leaves: int  # on which both were tried
 
     def to_dict(self) -> dict[str, object]:
         """Return the findings for JSON."""
-        return {"estimator": self.estimator, "change": dict(self.change), "times": self.times}
+        return {**asdict(self), "change": dict(self.change)}
 
 
 def other_estimator(run: Run, records: float | None = None) -> OtherEstimator | str | None:
     """Try a run of the user's own product with the other estimator.
 
-    - `run`: products of the census have their estimator from production: None. Tables of more than
-      :data:`MANY_CELLS` cells would take minutes: they are not tried.
+    - `run`: products of the census have their estimator from production: None. A table of more than
+      :data:`MANY_CELLS` cells is tried by one draw, on fewer leaves than the run's own trial has.
     - `records`: as for :meth:`Trial.of`.
-    - Returns: why it was not tried.
+    - Returns: also why it was not tried.
     """
     other = {TOPDOWN: INFORMED, INFORMED: TOPDOWN}.get(run.resolved.estimator)
     product, written = run.product, run.resolved.run_file
     if other is None or written is None or product.name in BUILT_IN_PRODUCTS:
         return None
-    if product.schema.size > MANY_CELLS:
-        return f"{other} is tried for at most {MANY_CELLS:,} cells; here are {product.schema.size:,}"
     try:
-        (ours, seconds), (theirs, longer) = (
+        (ours, seconds, leaves), (theirs, longer, _) = (
             _timed_draws(each, records) for each in (run, run.with_(estimator=other))
         )
     except OpendasError as error:  # the run may be one that the other estimator refuses
@@ -185,17 +195,23 @@ def other_estimator(run: Run, records: float | None = None) -> OtherEstimator | 
         for a, b in zip(ours.usual, theirs.usual, strict=True)
         if a.misplaced
     }
-    return OtherEstimator(other, change, longer / seconds)
+    return OtherEstimator(other, change, longer / seconds, leaves)
 
 
-def _timed_draws(run: Run, records: float | None) -> tuple[Tried, float]:
-    """Return what a trial finds, and the processor time it took after a first draw, which loads code."""
-    trial = Trial.of(run, records)
-    if trial is None:
+def _timed_draws(run: Run, records: float | None) -> tuple[Tried, float, int]:
+    """Return what a trial finds, the processor time of its draws, and its leaves.
+
+    A first draw, of few records where there are many cells, loads the compiled code.
+    """
+    many = run.product.schema.size > MANY_CELLS
+    trial = Trial.of(run, records, child_cells=OTHER_CHILD_CELLS)
+    first = Trial.of(run, FEWEST, child_cells=OTHER_CHILD_CELLS) if many else trial
+    if trial is None or first is None:
         raise ConfigError("no small run can be made of this product.")
-    trial.tried(draws=1)
+    first.tried(draws=1)
     began = time.process_time()
-    return trial.tried(), time.process_time() - began
+    tried = trial.tried(draws=1 if many else DRAWS)
+    return tried, time.process_time() - began, len(trial.simulation.run.frame)
 
 
 def _usual(geolevel: str, draws: Sequence[LevelErrors]) -> UsualRow:
