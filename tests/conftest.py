@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from numba.core.dispatcher import Dispatcher
+from support.seeds import examples
 
 collect_ignore_glob = ["reference/make_*.py"]  # scripts that need what tests do not
 
-settings.register_profile("untimed", deadline=None)  # no test depends on how busy the machine is
-settings.load_profile("untimed")
+# No test depends on how busy the machine is; few examples while one works, all in the whole check.
+settings.register_profile("here", deadline=None, max_examples=examples(settings().max_examples))
+settings.load_profile("here")
 
 
 _LOCKS = Path(tempfile.gettempdir()) / f"opendas-kernels-{os.getuid()}"

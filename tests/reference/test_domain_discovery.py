@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.seeds import examples
 
 from opendas.errors import ConfigError, PrivacyError
 from opendas.measurement.discovery import DiscoveryPlan, discover
@@ -106,7 +107,7 @@ ALPHABET = [(a, b) for a in ("x", "y") for b in ("u", "v")]
 TABLES = st.lists(st.sampled_from(ALPHABET), min_size=1, max_size=4)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(TABLES, st.sampled_from(["1/2", "2", "8"]), st.sampled_from(["1/4", "1/50", "1e-6"]))
 def test_no_pair_of_tables_loses_more_than_rho_but_for_delta(
     table: list[Record], rho: str, delta: str
@@ -137,7 +138,7 @@ def test_no_pair_of_tables_loses_more_than_rho_but_for_delta(
                 assert math.log(moment) / (order - 1) <= float(Fraction(rho)) * order + 1e-9
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(TABLES, st.sampled_from(["1/2", "2"]))
 def test_adding_a_record_costs_half_of_rho(table: list[Record], rho: str) -> None:
     plan = plan_of(2, rho, "1/50")

@@ -24,6 +24,7 @@ from support.accounted_plans import (
     planned,
     release_of,
 )
+from support.seeds import examples
 
 from opendas.budget import Budget
 from opendas.budget.contribution import Contribution
@@ -65,7 +66,7 @@ def slow_row(plan: MeasurementPlan, frame: Frame, kind: str) -> AreaLoss:
     return AreaLoss(kind, len(losses), losses[-1], median, above)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from(sorted(RECIPES)),
     st.sampled_from(["us", "state"]),
@@ -98,7 +99,7 @@ FACTS = (
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from(sorted(RECIPES)),
     st.sampled_from(["us", "state"]),

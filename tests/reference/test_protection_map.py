@@ -13,6 +13,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.accounted_plans import CELLS, PRODUCT
+from support.seeds import examples
 from support.spine_shares import multiple
 
 from opendas.budget import Budget
@@ -190,7 +191,7 @@ def tiny(draw: st.DrawFn, *, known: bool) -> Tiny:
     return Tiny(spine, facts, counts, draw(st.sampled_from(Neighbours)), draw(st.sampled_from(list(QUERIES))))
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=list(HealthCheck))
 @given(tiny(known=True))
 def test_classes_are_those_of_all_neighbours(one: Tiny) -> None:
     """No neighbours lie in two classes; where facts are laminar, all places of a class are neighbours."""
@@ -205,7 +206,7 @@ def test_classes_are_those_of_all_neighbours(one: Tiny) -> None:
         assert pairs == mapped
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.booleans().flatmap(lambda known: tiny(known=known)))
 def test_what_is_said_of_classes_is_what_listing_them_says(one: Tiny) -> None:
     """Sizes, and which attributes and geounits differ inside: without listing, and by listing."""
@@ -285,7 +286,7 @@ def agree(one: Tiny, found: WorstLoss, pairs: Iterable[tuple[Place | None, Place
     assert all(change in every for change in changes)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.booleans().flatmap(lambda known: tiny(known=known)))
 def test_losses_are_those_of_the_worst_pairs_inside_classes(one: Tiny) -> None:
     held, plan = one.map, one.map.plan

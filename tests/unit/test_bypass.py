@@ -19,7 +19,7 @@ from opendas.geography.spine import Shares, Spine, SpineLevel
 
 F = Fraction
 ZERO = F(0)
-SEEDS = range(25)
+SEEDS = seeds(25)
 
 
 @dataclass

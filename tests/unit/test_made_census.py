@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.data import shared_data
 from support.pl94_zip import Block, some_blocks, write_csv, write_zip
+from support.seeds import examples
 
 from opendas.cli.main import cli
 from opendas.demo import make_census
@@ -182,7 +183,7 @@ _COUNTS = st.dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(_COUNTS, st.integers(0, 12), st.integers(0, 3)), min_size=1, max_size=4))
 def test_any_counts_can_be_settled(
     tmp_path_factory: pytest.TempPathFactory, counts: list[tuple[dict[tuple[int, int, int], int], int, int]]

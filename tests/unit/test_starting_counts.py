@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.mini import to_dense, write_mini
+from support.seeds import examples
 
 import opendas as od
 from opendas.constraints.table import InvariantAnswers
@@ -119,7 +120,7 @@ def test_records_of_a_tied_run_change_places_and_keep_every_sum_of_a_leaf(simula
     assert moved > 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 10**6))
 def test_counts_get_the_sums_that_are_asked_for(seed: int) -> None:
     """Each record stays in its row, as few move as can, and none between ranges whose sums stay."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.seeds import seeds
+from support.seeds import examples, seeds
 
 from opendas.schema.dhc_units import dhc_units
 from opendas.solvers.least_squares import solve as solving
@@ -65,7 +65,7 @@ def test_structured_agrees_with_the_general_ladder(seed, has_parent, has_fixed):
     agree(nested_family(seed, has_parent, has_fixed))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1_000, 10**6), st.booleans(), st.booleans())
 def test_structured_agrees_with_the_general_ladder_on_any_family(seed, has_parent, has_fixed):
     agree(nested_family(seed, has_parent, has_fixed))
@@ -175,7 +175,7 @@ def test_bounds_and_sums_that_are_no_partition_are_left_to_the_ladder():
     assert as_fixed_rows(replace(one, groups=halves, lower=sums, upper=sums)).fixed is not None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 2))
 def test_merged_cells_have_the_answer_of_all_cells(seed, K):
     """A pass on coarse queries, with closed cells and bounds on a part, in cells of whatever parent."""
@@ -248,7 +248,7 @@ def crossing_family(seed: int, has_parent: bool) -> FamilyProblem:
     )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 10**6), st.booleans())
 def test_blocks_agree_with_the_general_ladder(seed, has_parent):
     agree(crossing_family(seed, has_parent))
@@ -266,7 +266,7 @@ def test_blocks_are_solved_as_if_they_were_one(monkeypatch):
         np.testing.assert_allclose(found.x, whole.x, atol=1e-6 * max(1.0, whole.x.max()))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 10**6))
 def test_independent_blocks_are_the_cells_that_rows_link(seed):
     rng = np.random.default_rng(seed)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.seeds import examples
 
 from opendas.errors import GeographyError
 from opendas.gls.collapsed import CollapsedTree
@@ -37,7 +38,7 @@ def described(tree: CollapsedTree) -> list[list[tuple[int, tuple[tuple[int, ...]
     return found  # type: ignore[return-value]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.integers(0, 25), min_size=1, max_size=5), st.integers(1, 4))
 def test_an_even_tree_is_dealt_out_as_it_would_be_by_hand(growth: list[int], roots: int) -> None:
     sizes = [roots]

@@ -99,7 +99,7 @@ AGES = ("age_18_64_116 * sex",)
 AGE_ROWS = np.array([[1, 0, 0, 1, 0, 0], [0, 1, 1, 0, 1, 1]])
 
 
-@pytest.mark.parametrize("geolevel", ["county", "tract"])
+@pytest.mark.parametrize("geolevel", ["county", pytest.param("tract", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("query", "common"),
     [("hispanic", "hispanic"), ("votingage", "votingage"), (AGES[0], "votingage")],
@@ -127,7 +127,7 @@ def test_ages_gain_from_what_is_known_of_adults(files, capsys) -> None:
 
 
 @pytest.mark.parametrize("query", ["hispanic", "votingage", "total"])
-@pytest.mark.parametrize("geolevel", ["county", "tract", "block"])
+@pytest.mark.parametrize("geolevel", ["county", pytest.param("tract", marks=pytest.mark.slow), "block"])
 def test_never_worse_than_the_mean_row_by_row(files, capsys, query: str, geolevel: str) -> None:
     pl, dhc = map(str, files)
     asked = ["--query", query, "--geolevel", geolevel]

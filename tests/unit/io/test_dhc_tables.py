@@ -366,7 +366,7 @@ def test_a_table_of_a_product_that_was_not_run_names_it(persons, tmp_path):
         tabulate(tmp_path / "out", "PCT12", "tract")
 
 
-@pytest.mark.parametrize("fmt", ["parquet", "csv"])
+@pytest.mark.parametrize("fmt", ["parquet", pytest.param("csv", marks=pytest.mark.slow)])
 def test_written_tables_are_verified_again(both, fmt):
     out, facts, _ = both
     paths = write_tables(out, ["P12", "PCT12A", "dhc-persons:P1", "pl94-persons:P1"], ["county"], fmt=fmt)

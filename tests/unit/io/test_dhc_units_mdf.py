@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.dhc import beside, both_histograms
 from support.mdf import write_mdf
+from support.seeds import examples
 
 from opendas.errors import DataError, SchemaError
 from opendas.files.geography_files import write_frame
@@ -209,7 +210,7 @@ def test_codes_that_contradict_each_other_are_refused(tmp_path: Path, column: st
         read_mdf(tmp_path, PRODUCT, frame)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 80))
 def test_no_rent_is_dealt_out_as_often_as_it_was_counted(seed: int, entries: int) -> None:
     _, households, units = both_histograms(block_frame(), np.random.default_rng(seed), entries)
