@@ -125,6 +125,7 @@ def test_the_product_is_known_by_name() -> None:
     assert load_product("dhc-persons").schema == PRODUCT.schema
 
 
+@pytest.mark.slow
 def test_a_plan_is_made_and_says_what_it_leaves_out(tmp_path: Path) -> None:
     levels = dict(zip(preset("pr2020-dhc-persons").geolevels, (1, 2, 3, 4, 5, 6, 7), strict=True))
     listed = ", ".join(f'{{ name = "{name}", prefix = {prefix} }}' for name, prefix in levels.items())
