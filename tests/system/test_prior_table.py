@@ -12,10 +12,14 @@ from support.mini import prior_table, write_earlier, write_mini
 
 import opendas
 from opendas.errors import ConfigError, FormatError, GeographyError, PrivacyError, SchemaError
+from opendas.files.release_folder import ReleasedProduct
 from opendas.runs.finished_release import Release
 from opendas.runs.options import RunOptions
 from opendas.runs.release import measure
 from opendas.runs.run import Run, load
+from opendas.runs.simulated.replicates import Base, _original
+from opendas.runs.simulated.simulation import Simulation
+from opendas.runs.simulated.trial import Trial
 
 POSTERIOR = 'estimator = "posterior"'
 
@@ -104,3 +108,32 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
         run_with(tmp_path / "c", prior_table("../c/counts.csv"))
     with pytest.raises(ConfigError, match="neither attribute nor recode"):
         run_with(tmp_path / "d", prior_table("../earlier.csv").replace("minor", "tenure"))
+
+
+def test_replicates_start_from_the_table_of_their_release(tmp_path: Path) -> None:
+    """The same run again is a run with the same prior table, and the file of replicates can be made again."""
+    write_earlier(tmp_path / "earlier.csv")
+    run = run_with(tmp_path / "run", prior_table("../earlier.csv"))
+    release = opendas.release(run, tmp_path / "out", seed=3, measurements="full")
+    base = Base(release.folder, "mini")
+    starts = _original(base).simulation.constraints.levels[-1].prior
+    held = ReleasedProduct(release.folder, "mini").constraint_table.levels[-1].prior
+    assert starts is not None
+    assert held is not None
+    assert starts.counts.tolist() == held.counts.tolist()
+    (path,) = opendas.replicates(release, runs=2, workers=1).values()
+    assert path.is_file()
+    with pytest.raises(ConfigError, match=r"leave \[prior\] out"):
+        Simulation.of(run, release.estimate("mini"))
+    assert Trial.of(run) is not None
+
+
+@pytest.mark.parametrize("path", ["records", "records/*.csv"])
+def test_a_file_among_those_of_the_input_is_no_prior_table(tmp_path: Path, path: str) -> None:
+    folder = tmp_path / "records"
+    folder.mkdir()
+    written = write_mini(tmp_path, run=POSTERIOR, more=prior_table("records/counts.csv"))
+    (tmp_path / "counts.csv").rename(folder / "counts.csv")
+    written.write_text(written.read_text().replace('path = "counts.csv"', f'path = "{path}"'))
+    with pytest.raises(PrivacyError, match="is the input of this run, which is confidential"):
+        load(written)

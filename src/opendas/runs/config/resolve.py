@@ -405,7 +405,7 @@ def _resolved(
     if reader.contribution is not None:  # which is then what one neighbour replaces
         unit = run_file.input.unit or unit_of_column(reader.contribution.unit_id)
         product = replace(product, protected_unit=unit)
-    product = replace(product, prior=_prior(run_file, product))
+    product = replace(product, prior=_prior(run_file, product, (*reader.paths, *reader.unit_records)))
     tied = None if run_file.tie is None else release_path(run_file.tie.release)
     product = replace(product, tie=_tie(run_file, product, tied))
     mechanism = Mechanism(stated_mechanism(run_file.run.mechanism))
@@ -450,8 +450,8 @@ def _tie(run_file: RunFile, product: Product, release: Path | None) -> Tie | Non
     return tie_to(release, product, run_file.geolevels)
 
 
-def _prior(run_file: RunFile, product: Product) -> PriorTable | None:
-    """Return which table the posterior starts from, by its digest."""
+def _prior(run_file: RunFile, product: Product, confidential: Sequence[Source]) -> PriorTable | None:
+    """Return which table the posterior starts from, by its digest; it is none of the confidential files."""
     given = run_file.prior
     if given is None:
         return None
@@ -465,7 +465,8 @@ def _prior(run_file: RunFile, product: Product) -> PriorTable | None:
             f"[prior] path: {given.path}: no such file. Paths are relative to the run file's folder."
         )
     if any(
-        isinstance(path, Path) and path.exists() and path.samefile(given.path) for path in run_file.input.path
+        isinstance(path, Path) and path.exists() and path.samefile(given.path)
+        for path in (*run_file.input.path, *confidential)
     ):
         raise PrivacyError(
             f"[prior] path: {given.path} is the input of this run, which is confidential. A prior table is "

@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from opendas.arrays import Ints
+from opendas.constraints.table import PublicCounts
 from opendas.custody.folders import make_folder, write_atomic
 from opendas.engines.local import WorkerPool, cores
 from opendas.engines.protocol import in_turn
@@ -62,6 +63,12 @@ class Base:
         """Return the run on its frame and spine, and the released counts in the frame's order."""
         released = ReleasedProduct(self.release, self.product)
         return released_run(released), released.estimate
+
+    def prior(self, run: Run) -> PublicCounts | None:
+        """Return the table that the posterior of the run starts from; the release has it."""
+        if run.product.prior is None:
+            return None
+        return ReleasedProduct(self.release, self.product).constraint_table.levels[-1].prior
 
     def earlier(self, run: Run) -> Base | None:
         """Return the release that this one is tied to, None where it is not tied."""
@@ -123,7 +130,8 @@ def _original(base: Base | MicrodataBase) -> _Original:
     run, counts = base.read()
     found, tie = base.earlier(run) if isinstance(base, Base) else None, run.product.tie
     if found is None or tie is None:
-        simulation, earlier = Simulation.of(run, counts), None
+        prior = base.prior(run) if isinstance(base, Base) else None
+        simulation, earlier = Simulation.of(run, counts, prior), None
         starting = StartingCounts.of(simulation.counts, run.plan, simulation.constraints)
     else:
         released = ReleasedProduct(found.release, found.product)

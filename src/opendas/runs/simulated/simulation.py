@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from opendas.constraints.feasible import check_feasible
-from opendas.constraints.table import ConstraintTable, bound_table
+from opendas.constraints.table import ConstraintTable, PublicCounts, bound_table
 from opendas.custody.run_key import RunKey
 from opendas.engines.drive import estimate_spine
 from opendas.engines.work import KeyedSource, Worker
@@ -55,18 +55,27 @@ class Simulation:
     model: TreeModel | None = field(repr=False)
 
     @classmethod
-    def of(cls, run: Run, histogram: Histogram) -> Self:
+    def of(cls, run: Run, histogram: Histogram, prior: PublicCounts | None = None) -> Self:
         """Prepare a run on counts.
 
         - `run`: on the frame of `histogram`.
         - `histogram`: one row per leaf of the frame, in its order.
+        - `prior`: the table that a posterior starts from, in the spine's order.
 
         Raises `EstimationError` if no table satisfies the constraints; `ConfigError` for a tied run: repeated
-        alone it would not vary with the release that it is tied to.
+        alone it would not vary with the release that it is tied to; and for one without its prior table.
         """
         check_repeatable(run)
+        if run.product.prior is not None and prior is None:
+            raise ConfigError(
+                "simulated runs, and replicates of published microdata, do not start from a prior table: "
+                "leave [prior] out."
+            )
         counts = histogram.take(run.spine.leaf_order)
         constraints = _constraints(run, counts)
+        if prior is not None:
+            *above, leaves = constraints.levels
+            constraints = replace(constraints, levels=(*above, replace(leaves, prior=prior)))
         check_feasible(run.product, run.spine, constraints)
         return cls(run, counts, constraints, run.rules(constraints), run.model(constraints))
 

@@ -108,7 +108,8 @@ class Trial:
         whole = at_top and records is not None and run.product.schema.size > MANY_CELLS
         leaves = min(FEWEST, len(run.frame)) if whole else _leaves(run, records, child_cells)
         frame = run.frame.take(np.arange(leaves))
-        part = run.on_frame(frame)
+        # Records of nobody have no earlier census.
+        part = run.changed(product=replace(run.product, prior=None)).on_frame(frame)
         free = bound_table(replace(run.product, invariants=()), frame, part.spine, {})
         # A census has most people in few cells; of other tables nobody knows it.
         rarer = RARER if run.product.name in BUILT_IN_PRODUCTS else SPREAD
