@@ -19,7 +19,7 @@ import numpy as np
 from opendas.allocation.after_least_squares import whole_shares
 from opendas.allocation.solver import checked_total
 from opendas.arrays import Bools, Floats, Ints
-from opendas.budget.allocation import DEFAULT_DELTA, EVERY_OTHER, Budget
+from opendas.budget.allocation import DEFAULT_DELTA, EVERY_OTHER, Budget, shares_json
 from opendas.constraints.table import invariant_geolevels
 from opendas.errors import BudgetError, ConfigError
 from opendas.geography.hierarchy import Hierarchy
@@ -99,11 +99,7 @@ class JointAllocation:
             "neighbours": self.budget.neighbours.value,
             "source": self.source,
             "rho": format_fraction(self.budget.total),
-            "geolevels": {name: format_fraction(share) for name, share in self.budget.geolevels.items()},
-            "queries": {
-                level: {name: format_fraction(share) for name, share in shares.items()}
-                for level, shares in self.budget.queries.items()
-            },
+            **shares_json(self.budget.geolevels, self.budget.queries),
             "objective": self.objective,
             "gap": self.gap,
             "levels": rows,

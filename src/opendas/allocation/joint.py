@@ -28,7 +28,7 @@ from opendas.allocation.programs_6_7 import (
     weighted,
 )
 from opendas.allocation.solver import exact_split
-from opendas.budget.allocation import DEFAULT_DELTA, Budget
+from opendas.budget.allocation import DEFAULT_DELTA, Budget, shares_json
 from opendas.errors import BudgetError, ConfigError
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
@@ -80,11 +80,7 @@ class QueryAllocation:
             "neighbours": budget.neighbours.value,
             "source": self.source,
             budget.mechanism.loss_name: format_fraction(budget.total),
-            "geolevels": {name: format_fraction(share) for name, share in budget.geolevels.items()},
-            "queries": {
-                level: {name: format_fraction(share) for name, share in shares.items()}
-                for level, shares in budget.queries.items()
-            },
+            **shares_json(budget.geolevels, budget.queries),
             "objective": self.objective,
             "multiplier": self.optimum.multiplier,
             "levels": rows,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
+from typing import Any
 
 from opendas.budget.contribution import ONE_RECORD, Contribution
 from opendas.errors import BudgetError
@@ -269,3 +270,17 @@ def _refuse_unknown_levels(named: Iterable[str], levels: Mapping[str, Fraction])
             f"Query shares are given at geolevel {', '.join(unknown)}, which has no geolevel share; "
             f"the geolevels of the budget are {', '.join(levels)}."
         )
+
+
+def shares_json(
+    geolevels: Mapping[str, Fraction], queries: Mapping[str, Mapping[str, Fraction]]
+) -> dict[str, dict[str, Any]]:
+    """Return shares as answers and certificates give them: ``geolevels`` and ``queries``, exact texts."""
+
+    def texts(shares: Mapping[str, Fraction]) -> dict[str, str]:
+        return {name: format_fraction(share) for name, share in shares.items()}
+
+    return {
+        "geolevels": texts(geolevels),
+        "queries": {level: texts(shares) for level, shares in queries.items()},
+    }

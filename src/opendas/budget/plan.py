@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from types import MappingProxyType
+from typing import Any, Self
 
 from opendas.budget.allocation import Budget
 from opendas.errors import BudgetError
 from opendas.privacy.composition import WorstLoss
-from opendas.privacy.exact import format_fraction
+from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Neighbours
 from opendas.sampling.laws import DiscreteLaplace
 from opendas.sampling.mechanisms import AnyNoise
@@ -25,65 +26,39 @@ _CONFIDENCE = Fraction(9, 10)
 
 
 @dataclass(frozen=True, slots=True)
-class PlanRow:
-    """One query group in all geounits of a geolevel that have the same share.
-
-    Parameters
-    ----------
-    geolevel, query : str
-    geounits : int
-        Number of geounits with this share.
-    cells : int
-        Cells of the query group: noise draws per geounit.
-    geounit_share : Fraction
-    rho, epsilon : Fraction or None
-        Loss of the group in one geounit: share times total. rho for the discrete Gaussian, epsilon for the
-        discrete Laplace; the other is None.
-    sigma2, scale : Fraction or None
-        Parameter of the noise: Gaussian, Laplace.
-    variance : float
-        Exact variance of the integer noise, in squared counts.
-    moe90 : int
-        Smallest m with at least 0.90 of the noise within -m to m.
-    """
+class NoiseRow:
+    """The noise of one query group in all geounits of a geolevel that have the same share."""
 
     geolevel: str
     query: str
     geounits: int
-    cells: int
-    geounit_share: Fraction
-    rho: Fraction | None
+    cells: int  # rows of the query group: answers per geounit
+    rho: Fraction | None  # loss in one geounit: exactly one of `rho` and `epsilon` is given
     epsilon: Fraction | None
-    sigma2: Fraction | None
-    scale: Fraction | None
-    variance: float
-    moe90: int
+    sigma2: float | None  # parameter of the discrete Gaussian, counts squared
+    scale: float | None  # parameter of the discrete Laplace, counts
+    variance: float  # exact variance, counts squared
+    moe90: int  # least m such that at least 90 % of the noise lies within -m to m, in counts
 
-    def as_json(self) -> dict[str, object]:
-        """Return a row of ``opendas plan --json``: losses as exact text, noise parameters as floats."""
-        return {
-            "geolevel": self.geolevel,
-            "query": self.query,
-            "geounits": self.geounits,
-            "cells": self.cells,
-            "rho": _text(self.rho),
-            "epsilon": _text(self.epsilon),
-            "sigma2": None if self.sigma2 is None else float(self.sigma2),
-            "scale": None if self.scale is None else float(self.scale),
-            "variance": self.variance,
-            "moe90": self.moe90,
-        }
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values, as in ``opendas plan --json``."""
+        exact = {"rho": self.rho, "epsilon": self.epsilon}
+        return asdict(self) | {name: v if v is None else format_fraction(v) for name, v in exact.items()}
 
-
-def _text(value: Fraction | None) -> str | None:
-    return None if value is None else format_fraction(value)
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """Read a row of a certificate or of ``opendas plan --json``."""
+        values = {each.name: record[each.name] for each in fields(cls)}
+        for name in ("rho", "epsilon"):
+            values[name] = None if values[name] is None else parse_fraction(values[name], name)
+        return cls(**values)
 
 
 def plan_rows(
     budget: Budget,
     level_counts: Mapping[str, int | Mapping[Fraction, int]],
     query_sizes: Mapping[str, int],
-) -> tuple[PlanRow, ...]:
+) -> tuple[NoiseRow, ...]:
     """Return a row for every distinct noise of a budget.
 
     Parameters
@@ -97,7 +72,7 @@ def plan_rows(
 
     Returns
     -------
-    tuple of PlanRow
+    tuple of NoiseRow
         Ordered by geolevel from the top, query group as budgeted, and descending share.
 
     Raises
@@ -122,20 +97,19 @@ def plan_rows(
     return tuple(rows)
 
 
-def _row(budget: Budget, level: str, query: str, share: Fraction, geounits: int, cells: int) -> PlanRow:
+def _row(budget: Budget, level: str, query: str, share: Fraction, geounits: int, cells: int) -> NoiseRow:
     noise = budget.distribution(level, query, share)
     loss = budget.share(level, query, share) * budget.total
     gaussian = budget.mechanism.is_zcdp
-    return PlanRow(
+    return NoiseRow(
         geolevel=level,
         query=query,
         geounits=geounits,
         cells=cells,
-        geounit_share=share,
         rho=loss if gaussian else None,
         epsilon=None if gaussian else loss,
-        sigma2=None if isinstance(noise, DiscreteLaplace) else noise.sigma2,
-        scale=noise.scale if isinstance(noise, DiscreteLaplace) else None,
+        sigma2=None if isinstance(noise, DiscreteLaplace) else float(noise.sigma2),
+        scale=float(noise.scale) if isinstance(noise, DiscreteLaplace) else None,
         variance=noise.variance,
         moe90=noise.margin(_CONFIDENCE),
     )

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from opendas.custody.book_terms import BookTerms
-from opendas.custody.ledger_entries import LedgerEntry, Loss, Spent, total_spent
+from opendas.custody.ledger_entries import LedgerEntry, Spent, loss_text, total_spent
 from opendas.custody.ledger_lines import LedgerAct, LedgerLine, head_of
 from opendas.custody.protected_units import CENSUS_CHANGES
 from opendas.errors import FormatError, PrivacyError
@@ -180,16 +180,12 @@ def _total(total: Spent) -> dict[str, object]:
     return {
         "change": total.change,
         "neighbours": total.relation.value,
-        "rho": _text(total.rho),
-        "epsilon": None if total.epsilon is None else _text(total.epsilon),
+        "rho": loss_text(total.rho),
+        "epsilon": None if total.epsilon is None else loss_text(total.epsilon),
         "acts": total.acts,
         "uncovered": total.uncovered,
         **({"delta": format_fraction(total.delta)} if total.delta else {}),
     }
-
-
-def _text(loss: Loss) -> str:
-    return loss if isinstance(loss, str) else format_fraction(loss)
 
 
 def _act(line: LedgerLine, terms: BookTerms) -> dict[str, object] | None:

@@ -138,12 +138,12 @@ class LedgerEntry:
         record["mechanism"] = self.mechanism.value
         record["relation"] = self.relation.value
         record["seeded"] = self.seeded
-        record[self.mechanism.loss_name] = _loss_text(self.loss)
+        record[self.mechanism.loss_name] = loss_text(self.loss)
         if self.delta:
             record["delta"] = format_fraction(self.delta)
         if self.other_relations:
             record["other_relations"] = {
-                key.value: _loss_text(value) for key, value in self.other_relations.items()
+                key.value: loss_text(value) for key, value in self.other_relations.items()
             }
         record["unit_factor"] = format_fraction(self.unit_factor)
         return record | {
@@ -189,7 +189,8 @@ def _checked_delta(value: Fraction | str) -> Fraction:
     return exact
 
 
-def _loss_text(value: Loss) -> str:
+def loss_text(value: Loss) -> str:
+    """Return a loss as exact text."""
     return INFINITE if isinstance(value, str) else format_fraction(value)
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TypeVar
 
 from opendas.errors import ConfigError
-from opendas.privacy.exact import format_fraction, parse_fraction
+from opendas.privacy.exact import decimal_text, format_fraction, parse_fraction
 
 Typed = Mapping[str, str]
 """Field name to what stands in it."""
@@ -181,19 +181,3 @@ def _millionths(shares: Sequence[Fraction]) -> list[Fraction]:
 def share_text(value: Fraction) -> str:
     """Write a share exactly: a decimal where it is short, a fraction where not."""
     return decimal_text(value, 6) or format_fraction(value)
-
-
-def decimal_text(value: Fraction, digits: int) -> str | None:
-    """Write a number as a decimal of at most so many places; None where that is not exact.
-
-    Examples
-    --------
-    >>> decimal_text(Fraction(1, 8), 6), decimal_text(Fraction(1, 3), 6)
-    ('0.125', None)
-    """
-    scaled = value * 10**digits
-    if scaled.denominator != 1:
-        return None
-    whole, rest = divmod(abs(scaled.numerator), 10**digits)
-    text = f"{whole}.{rest:0{digits}d}".rstrip("0").rstrip(".")
-    return f"-{text}" if value < 0 else text

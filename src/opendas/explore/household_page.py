@@ -9,7 +9,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from opendas.errors import ConfigError
-from opendas.explore.fields import Problems, Typed, decimal_text
+from opendas.explore.fields import Problems, Typed
 from opendas.explore.households import (
     BOUNDS,
     MODES,
@@ -27,6 +27,7 @@ from opendas.explore.page import PREFIXES, Answer, Page, State
 from opendas.phsafe.model import LEVELS, Geography, Iteration, find_level
 from opendas.phsafe.sensitivity import Sensitivity
 from opendas.phsafe.tables import TABLES
+from opendas.privacy.exact import decimal_text
 from opendas.privacy.relations import Neighbours
 from opendas.report.views import decimal
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from opendas.errors import ConfigError
 from opendas.explore.budget import epsilons, margin
-from opendas.explore.fields import Problems, Typed, decimal_text, read_choice, read_delta, read_number
+from opendas.explore.fields import Problems, Typed, read_choice, read_delta, read_number
 from opendas.phsafe.config import Config
 from opendas.phsafe.margins import (
     PRODUCTION_TAU,
@@ -24,6 +24,7 @@ from opendas.phsafe.margins import (
 from opendas.phsafe.model import LEVELS, PUERTO_RICO, STATE_CODES, Level
 from opendas.phsafe.sensitivity import Answers, LevelNoise, Sensitivity, noise_for, plan_noise
 from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table
+from opendas.privacy.exact import decimal_text
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from opendas.custody.account import AccountFacts
 from opendas.custody.folders import sha256_file, write_atomic
-from opendas.custody.ledger_entries import INFINITE, Loss
+from opendas.custody.ledger_entries import INFINITE, Loss, loss_text
 from opendas.custody.stamps import NOT_FOR_RELEASE
 from opendas.phsafe.config import Plan
 from opendas.phsafe.folder import PRODUCT
@@ -21,7 +21,6 @@ from opendas.phsafe.model import regions
 from opendas.phsafe.sensitivity import LevelNoise, Sensitivity, total_loss
 from opendas.phsafe.tables import DERIVED, Derived, Table, find_table
 from opendas.phsafe.truncation import Truncation
-from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Neighbours
 from opendas.report.certificate import CERTIFICATE, SIGNATURE, ReleasedFile, certificate_bytes
 from opendas.report.facts import loss_json
@@ -203,7 +202,7 @@ def _totals(plan: Plan) -> list[dict[str, Any]]:
             "neighbours": relation.value,
             "charged": bound is plan.sensitivity,
             **_loss(plan, total_loss(plan.noise, bound, relation)),
-            "tables": {name: _text(total_loss(plan.noise, bound, relation, name)) for name in names},
+            "tables": {name: loss_text(total_loss(plan.noise, bound, relation, name)) for name in names},
         }
         for bound in Sensitivity
         for relation in Neighbours
@@ -214,12 +213,8 @@ def _loss(plan: Plan, loss: Loss) -> Mapping[str, Any]:
     return loss_json(None if isinstance(loss, str) else loss, DELTA, pure=not _gaussian(plan))
 
 
-def _text(loss: Loss) -> str:
-    return loss if isinstance(loss, str) else format_fraction(loss)
-
-
 def _guarantee(plan: Plan, stamps: Sequence[str], key: str) -> list[str]:
-    one, two = (f"{plan.mechanism.loss_name} = {_text(plan.loss(relation))}" for relation in _BY_SIZE)
+    one, two = (f"{plan.mechanism.loss_name} = {loss_text(plan.loss(relation))}" for relation in _BY_SIZE)
     texts = [f"{stamp}. {STAMP_MEANING[stamp]}" for stamp in stamps]
     texts.append(
         "For inputs that differ in one address, the tables are computationally indistinguishable from those "
@@ -228,7 +223,7 @@ def _guarantee(plan: Plan, stamps: Sequence[str], key: str) -> list[str]:
         "what a change can do to the counts."
     )
     if plan.sensitivity is Sensitivity.PAPER:
-        one, two = (_text(total_loss(plan.noise, Sensitivity.TIGHT, relation)) for relation in _BY_SIZE)
+        one, two = (loss_text(total_loss(plan.noise, Sensitivity.TIGHT, relation)) for relation in _BY_SIZE)
         texts.append(f"By the tight bound the same tables cost {one} for one address and {two} for two.")
     texts += [_ASSUMPTION, _SELECTION[plan.truncation], computational_text(_draws(plan), key), _GIVEN]
     return texts if plan.config.is_infinite else [*texts, _NOTHING_EXACT]

@@ -127,3 +127,19 @@ def canonical_json(value: object) -> bytes:
         ASCII, keys sorted, no spaces, no NaN or infinity.
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def decimal_text(value: Fraction, digits: int) -> str | None:
+    """Write a number as a decimal of at most so many places; None where that is not exact.
+
+    Examples
+    --------
+    >>> decimal_text(Fraction(1, 8), 6), decimal_text(Fraction(1, 3), 6)
+    ('0.125', None)
+    """
+    scaled = value * 10**digits
+    if scaled.denominator != 1:
+        return None
+    whole, rest = divmod(abs(scaled.numerator), 10**digits)
+    text = f"{whole}.{rest:0{digits}d}".rstrip("0").rstrip(".")
+    return f"-{text}" if value < 0 else text

@@ -7,12 +7,14 @@ can hold a true count, a key, a path or a clock reading.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Self
 
+from opendas.budget.allocation import shares_json
+from opendas.budget.plan import NoiseRow
 from opendas.custody.stamps import NOT_FOR_RELEASE
 from opendas.errors import FormatError, OpendasError
 from opendas.geography.summary import SpineSummary
@@ -55,35 +57,6 @@ def loss_json(loss: Fraction | None, delta: Fraction, *, pure: bool) -> dict[str
         return {**PureAccount(loss).as_json(), **exact, "unbounded": False}
     converted = _converted(loss, delta)
     return {**converted, "epsilon": dict(converted["epsilon"]), "unbounded": False}
-
-
-@dataclass(frozen=True, slots=True)
-class NoiseRow:
-    """The noise of one query group in all geounits of a geolevel that have the same share."""
-
-    geolevel: str
-    query: str
-    geounits: int
-    cells: int  # rows of the query group: answers per geounit
-    rho: Fraction | None  # loss in one geounit: exactly one of `rho` and `epsilon` is given
-    epsilon: Fraction | None
-    sigma2: float | None  # parameter of the discrete Gaussian, counts squared
-    scale: float | None  # parameter of the discrete Laplace, counts
-    variance: float  # exact variance, counts squared
-    moe90: int  # least m such that at least 90 % of the noise lies within -m to m, in counts
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values, as in ``opendas plan --json``."""
-        exact = {"rho": self.rho, "epsilon": self.epsilon}
-        return asdict(self) | {name: v if v is None else format_fraction(v) for name, v in exact.items()}
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> Self:
-        """Read a row of a certificate or of ``opendas plan --json``."""
-        values = {each.name: record[each.name] for each in fields(cls)}
-        for name in ("rho", "epsilon"):
-            values[name] = None if values[name] is None else parse_fraction(values[name], name)
-        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +199,7 @@ class RunFacts:
             "attribute_names": list(self.attributes),
             "geounits": dict(self.geounits),
             "budget": {
-                "geolevels": _texts(self.geolevel_shares),
-                "queries": {level: _texts(shares) for level, shares in self.query_shares.items()},
+                **shares_json(self.geolevel_shares, self.query_shares),
                 "source": self.source,
             },
             "rows": [row.to_dict() for row in self.rows],
@@ -344,10 +316,6 @@ def _read_contribution(record: Mapping[str, Any] | None, loss_key: str) -> dict[
         return {}
     loss = parse_fraction(record["one_record"][loss_key], loss_key)
     return {"contribution": ContributionBound.from_dict(record), "record_loss": loss}
-
-
-def _texts(shares: Mapping[str, Fraction]) -> dict[str, str]:
-    return {name: format_fraction(share) for name, share in shares.items()}
 
 
 def _exact(values: Mapping[str, Any], key: str | None = None) -> dict[str, Fraction]:

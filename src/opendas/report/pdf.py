@@ -29,8 +29,9 @@ from reportlab.platypus import (
     TableStyle,
 )
 
+from opendas.budget.plan import NoiseRow
 from opendas.privacy.zcdp import CurvePoint
-from opendas.report.facts import NoiseRow, RunFacts
+from opendas.report.facts import RunFacts
 from opendas.report.guarantee import STAMP_MEANING, guarantees
 from opendas.report.views import (
     ENTITY_HEAD,

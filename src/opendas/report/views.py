@@ -11,11 +11,12 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
+from opendas.budget.plan import NoiseRow
 from opendas.geography.frame import CENSUS_GEOLEVELS
 from opendas.geography.summary import PERCENTS, EntitySummary, LevelSummary, SpineSummary
 from opendas.measurement.protected import Protection
 from opendas.privacy.zcdp import CurvePoint, epsilon_curve
-from opendas.report.facts import NoiseRow, RunFacts
+from opendas.report.facts import RunFacts
 
 _EXPONENTS = range(1, 17)
 _NORMAL_90 = NormalDist().inv_cdf(0.95)

@@ -30,7 +30,7 @@ from opendas.custody.folders import write_atomic
 from opendas.errors import ConfigError, DataError, PrivacyError
 from opendas.geography.recipe import build_spine
 from opendas.geography.spine import Spine
-from opendas.privacy.exact import format_fraction, parse_fraction
+from opendas.privacy.exact import decimal_text, format_fraction, parse_fraction
 from opendas.readers.base import FRAME_FROM_RECORDS
 from opendas.runs.account import InputTagger, note_reading, tagger_of
 from opendas.runs.config.released import toml_key, toml_value
@@ -377,16 +377,7 @@ def _filled(pair: Pair, known: Mapping[str, Level]) -> Pair:
 
 def _decimal(value: Fraction) -> str:
     """Write a number for TOML: as a decimal where that is exact and short, else as a fraction."""
-    denominator = value.denominator
-    twos = (denominator & -denominator).bit_length() - 1
-    fives, rest = 0, denominator >> twos
-    while rest % 5 == 0:
-        rest, fives = rest // 5, fives + 1
-    places = max(twos, fives)
-    if rest != 1 or places > 20 or not places:
-        return toml_value(format_fraction(value))
-    digits = str(abs(value.numerator) * 10**places // denominator).rjust(places + 1, "0")
-    return toml_value(f"{'-' if value < 0 else ''}{digits[:-places]}.{digits[-places:]}")
+    return toml_value(decimal_text(value, 20) or format_fraction(value))
 
 
 def _shares(shares: Mapping[str, Fraction]) -> str:

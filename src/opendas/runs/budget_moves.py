@@ -12,21 +12,20 @@ promise too much where counts are small; what a move does to released counts is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from opendas.budget.allocation import Budget
+from opendas.budget.allocation import Budget, shares_json
 from opendas.errors import ConfigError
 from opendas.gls.expected_error import ExpectedError
 from opendas.gls.expected_topdown import GainRow, gain_rows, mean_coefficients
 from opendas.measurement.loss import attribute_losses, within_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
-from opendas.privacy.exact import format_fraction
 from opendas.privacy.zcdp import epsilon_cks
 from opendas.runs.run import Run
 from opendas.runs.simulated.trial import Trial
@@ -70,13 +69,7 @@ class Effect:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values for JSON."""
-        return {
-            "geolevel": self.geolevel,
-            "query": self.query,
-            "before": self.before,
-            "after": self.after,
-            "change": self.change,
-        }
+        return {**asdict(self), "change": self.change}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +90,7 @@ class Price:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values for JSON."""
-        return {"what": self.what, "before": self.before, "after": self.after}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +131,7 @@ class Move:
         return {
             "kind": self.kind,
             "text": self.text,
-            "geolevels": {level: format_fraction(share) for level, share in self.geolevels.items()},
-            "queries": {
-                level: {name: format_fraction(share) for name, share in shares.items()}
-                for level, shares in self.queries.items()
-            },
+            **shares_json(self.geolevels, self.queries),
             "effects": [effect.to_dict() for effect in self.effects],
             "tried": [effect.to_dict() for effect in self.tried],
             "prices": [price.to_dict() for price in self.prices],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from opendas.arrays import Ints
-from opendas.budget.plan import plan_rows
+from opendas.budget.plan import NoiseRow, plan_rows
 from opendas.custody.account import EVALUATE
 from opendas.custody.stamps import UNPROVEN_PART
 from opendas.engines.truth import input_tag
@@ -26,7 +26,7 @@ from opendas.measurement.protection import ProtectionMap
 from opendas.parts import Origin
 from opendas.readers.base import InputData
 from opendas.report.certificate import issue, read_account, read_runs
-from opendas.report.facts import NoiseRow, RunFacts
+from opendas.report.facts import RunFacts
 from opendas.report.pyramids import pyramids
 from opendas.runs.account import account_facts, note_reading, tagger_of
 from opendas.runs.run import Run
@@ -54,22 +54,7 @@ def noise_rows(plan: MeasurementPlan) -> tuple[NoiseRow, ...]:
     """Return one row per distinct noise of a plan."""
     sizes = {name: plan.product.workload.group(name).size for name in plan.product.query_names}
     counts = {level.geolevel: _share_counts(plan, number) for number, level in enumerate(plan.levels)}
-    rows = plan_rows(plan.budget, counts, sizes)  # type: ignore[arg-type]
-    return tuple(
-        NoiseRow(
-            row.geolevel,
-            row.query,
-            row.geounits,
-            row.cells,
-            row.rho,
-            row.epsilon,
-            None if row.sigma2 is None else float(row.sigma2),
-            None if row.scale is None else float(row.scale),
-            row.variance,
-            row.moe90,
-        )
-        for row in rows
-    )
+    return plan_rows(plan.budget, counts, sizes)  # type: ignore[arg-type]
 
 
 def measured_facts(

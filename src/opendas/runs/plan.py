@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from opendas.budget.allocation import Budget
-from opendas.budget.plan import invariant_shares
+from opendas.budget.plan import NoiseRow, invariant_shares
 from opendas.budget.presets import preset
 from opendas.constraints.table import invariant_geolevels
 from opendas.custody.stamps import DOMAIN_FROM_RECORDS
@@ -24,7 +24,6 @@ from opendas.measurement.protected import Protection, protection_of
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.zcdp import Account
 from opendas.readers.row_readers import RowReader
-from opendas.report.facts import NoiseRow
 from opendas.runs.facts import noise_rows
 from opendas.runs.options import RunOptions
 from opendas.runs.progress.forecast import Forecast, forecast_run, measure_small_run

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from opendas.budget.allocation import shares_json
 from opendas.custody.account import TUNE
 from opendas.errors import ConfigError, EstimationError
 from opendas.metrics.errors import levels_of
@@ -124,8 +125,7 @@ class Tuning:
         """Return plain values for JSON: fractions as text, the path from the first step."""
         return {
             self.run.resolved.mechanism.loss_name: format_fraction(self.candidate.total),
-            "geolevels": _texts(self.budget["geolevels"]),
-            "queries": {level: _texts(shares) for level, shares in self.budget["queries"].items()},
+            **shares_json(self.budget["geolevels"], self.budget["queries"]),
             "strategy": self.candidate.strategy.name,
             "method": self.settings.method,
             "source": self.settings.source,
@@ -143,10 +143,6 @@ class Tuning:
                 for step in self.path
             ],
         }
-
-
-def _texts(shares: Mapping[str, Fraction]) -> dict[str, str]:
-    return {name: format_fraction(share) for name, share in shares.items()}
 
 
 def tune(run: Run, targets: Path | Sequence[Target], settings: Settings) -> Tuning:

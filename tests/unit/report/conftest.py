@@ -12,7 +12,7 @@ from opendas.budget.plan import attribute_rho, plan_rows, within_rho
 from opendas.budget.presets import preset
 from opendas.measurement.official import AreaLoss
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.report import NoiseRow, RunFacts
+from opendas.report import RunFacts
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 
@@ -59,7 +59,7 @@ def run_facts(product: Product, budget: Budget, geounits: Mapping[str, int], **c
         "geounits": dict(geounits),
         "geolevel_shares": budget.geolevels,
         "query_shares": budget.queries,
-        "rows": tuple(NoiseRow.from_dict(row.as_json()) for row in rows),
+        "rows": rows,
         "attributes": {name: losses[name] for name in product.schema.names if name in losses},
         "within": within_rho(budget),
         "plan_digest": "ab" * 32,
