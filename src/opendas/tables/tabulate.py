@@ -17,6 +17,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -272,39 +273,12 @@ def _interval_arrays(found: Intervals, rows: slice, column: int) -> list[pa.Arra
     return arrays
 
 
-def write_table(
-    release: ReleaseFolder,
-    name: str,
-    geolevel: str,
-    *,
-    fmt: str = "parquet",
-    confidence: Fraction = DEFAULT_CONFIDENCE,
-    measured: dict[str, MeasuredProduct] | None = None,
-    replicates: int | None = None,
-    allow_derived: bool = False,
-    to: Path | None = None,
-) -> Path:
-    """Write one table, for instance ``tables/P1_block.parquet``, and return its path.
+def write_table(request: TableRequest, fmt: str, folder: Path) -> Path:
+    """Write one table, for instance ``P1_block.parquet``, and return its path.
 
-    - `name`, `geolevel`, `confidence`, `measured`, `replicates`, `allow_derived`: as in
-      :func:`table_request`.
-    - `fmt`, ``"parquet"`` or ``"csv"``: a CSV file also has ``GEO_ID`` and ``NAME`` of each geounit, where
-      they are known, and the stamps of the release, which a Parquet file has in its metadata.
-    - `to`: folder to write into; by default ``tables/`` of the release, whose certificate must then be issued
-      again.
+    `fmt`, ``"parquet"`` or ``"csv"``: a CSV file also has ``GEO_ID`` and ``NAME`` of each geounit, where they
+    are known, and the stamps of the release, which a Parquet file has in its metadata.
     """
-    if fmt not in ("parquet", "csv"):
-        raise ConfigError(f"unknown format {fmt!r} of a single table; known are parquet and csv.")
-    request = table_request(
-        release,
-        name,
-        geolevel,
-        confidence,
-        measured=measured,
-        replicates=replicates,
-        allow_derived=allow_derived,
-    )
-    folder = release.path / "tables" if to is None else to
     path = folder / file_name(request.stem, fmt)
     batches = table_batches(request)
     if fmt == "parquet":
@@ -440,7 +414,7 @@ def write_long(
 ) -> Path:
     """Write tables at several geolevels into one file in long form, and return its path.
 
-    `tables`, `geolevels`, `fmt`, `replicates`, `allow_derived`, `to`: as in :func:`write_table`.
+    Arguments are as in :func:`write_tables`, and `replicates` as in :func:`table_request`.
     """
     if fmt not in ("parquet", "csv"):
         raise ConfigError(f"unknown format {fmt!r} of a table in long form; known are parquet and csv.")
@@ -528,33 +502,25 @@ def write_tables(
         if intervals:
             raise ConfigError("the long form has no columns for intervals; opendas interval gives them.")
         return (write_long(release, tables, geolevels, fmt=fmt, allow_derived=allow_derived, to=to),)
-    measured: dict[str, MeasuredProduct] | None = {} if intervals else None
     for name in tables:
         if fmt == "pl94" and name not in PL94_TABLES:
             raise ConfigError(
                 f"the pl94 format holds {', '.join(PL94_TABLES)}, not {name!r}; try parquet or csv."
             )
-        for geolevel in geolevels or ("block",):
-            request = table_request(
-                release, name, geolevel, confidence, measured=measured, allow_derived=allow_derived
-            )
-            file_name(request.stem, fmt)
+    request = partial(
+        table_request,
+        release,
+        confidence=confidence,
+        measured={} if intervals else None,
+        allow_derived=allow_derived,
+    )
+    for name, geolevel in itertools.product(tables, geolevels or ("block",)):
+        file_name(request(name, geolevel).stem, fmt)  # all are known to be possible before one is written
     if fmt == "pl94":
         return write_legacy(release, geolevels, to=to)
-    return tuple(
-        write_table(
-            release,
-            name,
-            geolevel,
-            fmt=fmt,
-            confidence=confidence,
-            measured=measured,
-            allow_derived=allow_derived,
-            to=to,
-        )
-        for geolevel in geolevels
-        for name in tables
-    )
+    folder = release.path / "tables" if to is None else to
+    every = itertools.product(geolevels, tables)
+    return tuple(write_table(request(name, geolevel), fmt, folder) for geolevel, name in every)
 
 
 NO_MARGIN = -1

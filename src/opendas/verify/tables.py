@@ -149,17 +149,16 @@ def _same_csv(release: ReleaseFolder, path: Path) -> bool:
     measured: dict[str, MeasuredProduct] | None = {} if path.stem.endswith(INTERVALS) else None
     for name, geolevel in _candidates(release, path.stem.removesuffix(INTERVALS)):
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(OpendasError):
-            again = write_table(
+            request = table_request(
                 release,
                 name,
                 geolevel,
-                fmt="csv",
-                confidence=confidence,
+                confidence,
                 measured=measured,
                 replicates=replicates,
                 allow_derived=True,
-                to=Path(folder),
             )
+            again = write_table(request, "csv", Path(folder))
             if again.read_bytes() == path.read_bytes():
                 return True
             if measured is not None and _equal(*(_read_csv(file) for file in (path, again))):
