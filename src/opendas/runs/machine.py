@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from opendas.custody.folders import writable
+from opendas.engines.local import cores
 from opendas.engines.spark.session import java_program
 from opendas.errors import EnvironmentFailure
 from opendas.runs.progress.clock import size_text
@@ -26,9 +27,9 @@ CELL_MB = 500 / (1 << 20)
 """MB that a cell takes of a run with few query groups: masks, row numbers, and an estimate of the topmost
 geounit, as counted in a run of a table with 1.6 million cells."""
 
-_GIB = 1 << 30
-_LEAST_MEMORY = 2 * _GIB
-_LEAST_DISK = 2 * _GIB
+_LEAST_GIB = 2
+"""Of memory, and of disk."""
+
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)\s*(?:>=\s*(?P<least>[0-9.]+))?")
 
 
@@ -95,21 +96,16 @@ def _python() -> Finding:
 
 
 def _cores() -> Finding:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = cores()
     if usable >= 2:
         return Finding("cores", "ok", f"{usable} usable; a run uses two unless --workers says otherwise")
     return Finding("cores", "note", "1 usable", "a run works, on one core; expect twice the time")
 
 
 def _memory() -> Finding:
-    try:
-        text = Path("/proc/meminfo").read_text(encoding="ascii")
-        fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-        free = int(fields["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return Finding("memory", "note", "unknown on this system")
-    detail = f"{free / _GIB:.1f} GiB available"
-    if free >= _LEAST_MEMORY:
+    free = available_memory_mb() / 1024
+    detail = f"{free:.1f} GiB available"
+    if free >= _LEAST_GIB:
         return Finding("memory", "ok", detail)
     return Finding(
         "memory", "problem", detail, "a state needs about 2 GiB: close programs, or use --workers 1"
@@ -117,9 +113,9 @@ def _memory() -> Finding:
 
 
 def _disk(folder: Path) -> Finding:
-    free = shutil.disk_usage(folder).free
-    detail = f"{free / _GIB:.1f} GiB free in {folder}"
-    if free >= _LEAST_DISK:
+    free = shutil.disk_usage(folder).free / (1 << 30)
+    detail = f"{free:.1f} GiB free in {folder}"
+    if free >= _LEAST_GIB:
         return Finding("disk", "ok", detail)
     return Finding("disk", "problem", detail, "free 2 GiB, or give --out on a larger disk")
 
