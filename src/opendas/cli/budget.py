@@ -19,22 +19,16 @@ if TYPE_CHECKING:
 
 @click.command("account")
 @click.argument("run_file", metavar="[RUN.toml]", type=PATH, required=False)
-@click.option("--rho", default=None, help='Exact number, for instance "293764/114921" or 1.095.')
-@click.option(
-    "--delta",
-    default=None,
-    help="Exact number. Default: that of the run file's budget, and 1e-10 with --rho.",
-)
+@click.option("--rho", help='Exact number, for instance "293764/114921" or 1.095.')
+@click.option("--delta", help="Exact number. Default: that of the run file's budget, and 1e-10 with --rho.")
 @click.option(
     "--exact",
     is_flag=True,
     help="Also from the noise itself, not from rho alone; some seconds. Needs opendas[account].",
 )
-@click.option("--curve", metavar="DELTAS", default=None, help='Epsilon at several deltas: "1e-5,1e-8,1e-10".')
-@click.option(
-    "--target-epsilon", metavar="E", default=None, help="How much less noise would still give this epsilon."
-)
-@click.option("--html", "html", type=PATH, default=None, help="Write the account as a page with pictures.")
+@click.option("--curve", metavar="DELTAS", help='Epsilon at several deltas: "1e-5,1e-8,1e-10".')
+@click.option("--target-epsilon", metavar="E", help="How much less noise would still give this epsilon.")
+@click.option("--html", "html", type=PATH, help="Write the account as a page with pictures.")
 @read_records_option
 @json_option
 def account_command(
@@ -281,34 +275,28 @@ _MECHANISMS = "laplace|gaussian|discrete-laplace|discrete-gaussian"
 
 @click.command("allocate")
 @click.argument("source_file", metavar="INPUT.json|RUN.toml", type=PATH)
-@click.option(
-    "--mechanism", metavar=_MECHANISMS, default=None, help="Noise; a run file brings its own mechanism."
-)
-@click.option("--total", metavar="B", default=None, help="Total epsilon or rho, an exact number.")
-@click.option("--mse", metavar="T", default=None, help="Least total whose weighted squared error is T.")
+@click.option("--mechanism", metavar=_MECHANISMS, help="Noise; a run file brings its own mechanism.")
+@click.option("--total", metavar="B", help="Total epsilon or rho, an exact number.")
+@click.option("--mse", metavar="T", help="Least total whose weighted squared error is T.")
 @click.option(
     "--weights",
     metavar="W,...",
-    default=None,
     help='One per level, or by name: "block=2,total=1/2". By default 1 each; not normalised.',
 )
 @click.option(
     "--neighbours",
     metavar="unbounded|bounded",
-    default=None,
     help="A record is added or removed (default), or replaced. A run file brings its own.",
 )
-@click.option("--prior", metavar="INPUT.json", type=PATH, default=None, help="RUN.toml: public counts.")
-@click.option(
-    "--stand-in", metavar="RUN.toml", type=PATH, default=None, help="RUN.toml: a run on public data."
-)
-@click.option("--source", metavar="TEXT", default=None, help="Where the counts come from; is published.")
+@click.option("--prior", metavar="INPUT.json", type=PATH, help="RUN.toml: public counts.")
+@click.option("--stand-in", metavar="RUN.toml", type=PATH, help="RUN.toml: a run on public data.")
+@click.option("--source", metavar="TEXT", help="Where the counts come from; is published.")
 @click.option(
     "--after-least-squares",
     is_flag=True,
     help="RUN.toml: count errors after least squares over the whole tree, not those of each measurement.",
 )
-@click.option("--to", metavar="FILE", type=PATH, default=None, help="RUN.toml: write it with this [budget].")
+@click.option("--to", metavar="FILE", type=PATH, help="RUN.toml: write it with this [budget].")
 @ledger_option
 @read_records_option
 @json_option

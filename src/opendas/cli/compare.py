@@ -8,15 +8,13 @@ from typing import Any
 
 import click
 
-from opendas.cli.options import PATH, json_option, ledger_option
+from opendas.cli.options import FILE, PATH, json_option, ledger_option
 from opendas.cli.output import emit_json, message, text_table
 
 
 @click.command("compare")
 @click.argument("sources", metavar="A [B ...]", nargs=-1, required=True, type=PATH)
-@click.option(
-    "--truth", metavar="RUN.toml", type=PATH, default=None, help="Also with the confidential input."
-)
+@click.option("--truth", metavar="RUN.toml", type=PATH, help="Also with the confidential input.")
 @click.option(
     "--geometry",
     metavar="FILE",
@@ -24,12 +22,7 @@ from opendas.cli.output import emit_json, message, text_table
     type=PATH,
     help="Shapes for the map: shapefile, GeoPackage or GeoJSON, of any level. May be repeated.",
 )
-@click.option(
-    "--blocks",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=None,
-    help="A plan: which block is in which district.",
-)
+@click.option("--blocks", type=FILE, help="A plan: which block is in which district.")
 @click.option("--tables", multiple=True, metavar="P1,...|QUERY", help="Tables or query groups.")
 @click.option("--geolevel", "geolevels", multiple=True, metavar="LEVEL|CATEGORY", help="May be repeated.")
 @click.option("--level", metavar="LEVEL", default="0.90", show_default=True, help="Of the margins.")
@@ -107,7 +100,7 @@ def compare_command(
 @click.option("--across", metavar="LEVEL", default="tract", show_default=True, help="Partners differ in it.")
 @click.option("--risk", metavar="LEVEL", default="block", show_default=True, help="Where neighbours are.")
 @click.option("--household", metavar="COLUMN", default="household", show_default=True, help="0 for none.")
-@click.option("--seed", type=click.IntRange(min=0), default=None, help="Default: drawn, and kept nowhere.")
+@click.option("--seed", type=click.IntRange(min=0), help="Default: drawn, and kept nowhere.")
 @ledger_option
 @json_option
 def swap_command(

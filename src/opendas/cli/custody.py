@@ -8,14 +8,13 @@ from typing import Any
 
 import click
 
-from opendas.cli.options import PATH, json_option, open_signing_key, out_argument
+from opendas.cli.options import FILE_OR_STDIN, PATH, json_option, open_signing_key, out_argument
 from opendas.cli.output import emit_json, message, text_table
 
 passphrase_file_option = click.option(
     "--passphrase-file",
     metavar="FILE",
-    type=click.Path(path_type=Path, allow_dash=True),
-    default=None,
+    type=FILE_OR_STDIN,
     help="Passphrase of the key, one line, mode 0600; - is stdin.",
 )
 
@@ -169,9 +168,9 @@ def ledger_command() -> None:
 
 @ledger_command.command("create")
 @click.argument("book", metavar="BOOK", type=PATH)
-@click.option("--limit-rho", metavar="R", default=None, help="Limit, as the rho of zCDP.")
-@click.option("--limit-epsilon", metavar="E", default=None, help="Limit, as an epsilon; with --delta.")
-@click.option("--delta", metavar="D", default=None, help="Where the epsilon of the limit is meant.")
+@click.option("--limit-rho", metavar="R", help="Limit, as the rho of zCDP.")
+@click.option("--limit-epsilon", metavar="E", help="Limit, as an epsilon; with --delta.")
+@click.option("--delta", metavar="D", help="Where the epsilon of the limit is meant.")
 @click.option(
     "--unit", metavar="NAME", required=True, help="What is protected: person, housing-unit, patient, ..."
 )

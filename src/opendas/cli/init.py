@@ -58,20 +58,19 @@ def init_cef(to: Path) -> None:
 @init_command.command("table")
 @click.argument("data", metavar="DATA.csv", type=PATH)
 @to_option
-@click.option("--geography", default=None, metavar="A,B,...", help="Columns of places, top first, leaf last.")
-@click.option("--attributes", default=None, metavar="A,B,...", help="Columns of attributes.")
-@click.option("--count", default=None, metavar="COLUMN", help="Column with the number of records of a row.")
-@click.option("--unit", default=None, help="What one record is, such as patient.")
+@click.option("--geography", metavar="A,B,...", help="Columns of places, top first, leaf last.")
+@click.option("--attributes", metavar="A,B,...", help="Columns of attributes.")
+@click.option("--count", metavar="COLUMN", help="Column with the number of records of a row.")
+@click.option("--unit", help="What one record is, such as patient.")
 @click.option("--interactive", is_flag=True, help="Ask which column is what; the guess is offered.")
 @click.option(
     "--melt",
-    default=None,
     metavar="all|A,B,...",
     help="Of a table with a column for each count: write these columns as a long table, and files for it.",
 )
-@click.option("--rho", default=None, help="Find labels, leaves and hierarchy privately, at this loss.")
+@click.option("--rho", help="Find labels, leaves and hierarchy privately, at this loss.")
 @click.option("--delta", default="1e-11", show_default=True, help="With --rho: the delta of the act.")
-@click.option("--ledger", type=PATH, default=None, help="With --rho: the book of the data set.")
+@click.option("--ledger", type=PATH, help="With --rho: the book of the data set.")
 def init_table(
     data: Path,
     to: Path,

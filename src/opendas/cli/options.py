@@ -15,6 +15,21 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 PATH: click.Path = click.Path(path_type=Path)
 FOLDER: click.Path = click.Path(path_type=Path, file_okay=False)
+FILE: click.Path = click.Path(path_type=Path, dir_okay=False)
+GIVEN_FILE: click.Path = click.Path(path_type=Path, exists=True, dir_okay=False)
+FILE_OR_STDIN: click.Path = click.Path(path_type=Path, allow_dash=True)
+
+
+def together(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
+    """Return several options as one decorator; help lists them in this order."""
+
+    def add(function: _F) -> _F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
 
 run_file_argument = click.argument("run_file", metavar="RUN.toml", type=PATH)
 
@@ -33,7 +48,7 @@ class _Place(click.Path):
 MEASURED = _Place(path_type=Path, exists=True, file_okay=False)
 out_argument = click.argument("out", metavar="OUT", type=PATH)
 out_option = click.option(
-    "--out", type=PATH, default=None, help="Output folder. Default: the run file's name without .toml."
+    "--out", type=PATH, help="Output folder. Default: the run file's name without .toml."
 )
 to_option = click.option("--to", type=FOLDER, default=Path(), help="Folder.")
 domain_option = click.option(
@@ -45,7 +60,6 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JS
 seed_option = click.option(
     "--seed",
     type=click.IntRange(min=0),
-    default=None,
     help="Noise from a seed, for tests and research: stamps the release NOT FOR RELEASE.",
 )
 strict_option = click.option(
@@ -59,9 +73,7 @@ mdf_format_option = click.option(
     help="Layout of the microdata.",
 )
 resume_option = click.option(
-    "--resume",
-    is_flag=True,
-    help="Finish an interrupted run, with the same noise; no budget is spent again.",
+    "--resume", is_flag=True, help="Finish an interrupted run, with the same noise; no budget is spent again."
 )
 
 
@@ -77,66 +89,55 @@ group_writable_option = click.option(
 )
 
 
-def key_options(function: _F) -> _F:
-    """Add what every act takes: ledger, custody of the key, and who may write into its folder."""
-    function = group_writable_option(function)
-    function = click.option(
-        "--keep-key",
-        is_flag=True,
-        help="Keep the stored key when the release is complete, to draw more of the same measurement later.",
-    )(function)
-    function = click.option(
-        "--ask-passphrase",
-        is_flag=True,
-        help="Ask on the terminal for the passphrase that encrypts the stored key.",
-    )(function)
-    function = click.option(
-        "--key-passphrase-file",
-        metavar="FILE",
-        type=click.Path(path_type=Path, allow_dash=True),
-        default=None,
-        help="Encrypt the stored key under the passphrase in FILE (one line, mode 0600; - is stdin).",
-    )(function)
-    function = click.option(
-        "--key-command",
-        metavar="CMD",
-        default=None,
-        help="Command that prints the run key (64 hexadecimal digits), as opendas keys join; not stored.",
-    )(function)
-    return click.option(
+key_options = together(
+    click.option(
         "--ledger",
         metavar="BOOK",
         type=PATH,
-        default=None,
         help="The account of the data set, made by opendas ledger create.",
-    )(function)
-
-
+    ),
+    click.option(
+        "--key-command",
+        metavar="CMD",
+        help="Command that prints the run key (64 hexadecimal digits), as opendas keys join; not stored.",
+    ),
+    click.option(
+        "--key-passphrase-file",
+        metavar="FILE",
+        type=FILE_OR_STDIN,
+        help="Encrypt the stored key under the passphrase in FILE (one line, mode 0600; - is stdin).",
+    ),
+    click.option(
+        "--ask-passphrase",
+        is_flag=True,
+        help="Ask on the terminal for the passphrase that encrypts the stored key.",
+    ),
+    click.option(
+        "--keep-key",
+        is_flag=True,
+        help="Keep the stored key when the release is complete, to draw more of the same measurement later.",
+    ),
+    group_writable_option,
+)
 ledger_option = click.option(
-    "--ledger",
-    metavar="BOOK",
-    type=PATH,
-    default=None,
-    help="The account of the data set, in which this reading is noted.",
+    "--ledger", metavar="BOOK", type=PATH, help="The account of the data set, in which this reading is noted."
 )
 
 
-def sign_options(function: _F) -> _F:
-    """Add ``--sign`` and ``--sign-passphrase-file``."""
-    function = click.option(
-        "--sign-passphrase-file",
-        metavar="FILE",
-        type=click.Path(path_type=Path, allow_dash=True),
-        default=None,
-        help="Passphrase of the signing key, one line, mode 0600. Default: asked for on the terminal.",
-    )(function)
-    return click.option(
+sign_options = together(
+    click.option(
         "--sign",
         metavar="KEY",
         type=PATH,
-        default=None,
         help="Sign the certificate with the private key in KEY (opendas keys new makes one).",
-    )(function)
+    ),
+    click.option(
+        "--sign-passphrase-file",
+        metavar="FILE",
+        type=FILE_OR_STDIN,
+        help="Passphrase of the signing key, one line, mode 0600. Default: asked for on the terminal.",
+    ),
+)
 
 
 def open_signing_key(key: Path | None, passphrase_file: Path | None) -> Callable[[Path], Path] | None:
@@ -171,19 +172,7 @@ def open_signing_key(key: Path | None, passphrase_file: Path | None) -> Callable
 
 def new_passphrase(file: Path | None, ask: bool, name: str) -> Passphrase | None:
     """Return the passphrase of a new key, where one is wanted."""
-    from opendas.custody.passphrase import Passphrase, read_passphrase_file
-
-    if file is not None and ask:
-        raise click.UsageError("--passphrase-file and --ask-passphrase exclude each other.")
-    if file is not None:
-        return read_passphrase_file(file)
-    if not ask:
-        return None
-    if not sys.stdin.isatty():
-        raise click.UsageError("--ask-passphrase needs a terminal; where there is none, use a file.")
-    return Passphrase(
-        click.prompt(f"Passphrase of {name}", hide_input=True, confirmation_prompt=True, err=True)
-    )
+    return _passphrase(file, ask, "--passphrase-file", name, new=True)
 
 
 def given_passphrase(file: Path | None, ask: bool, out: Path, product: str) -> Passphrase | None:
@@ -192,57 +181,52 @@ def given_passphrase(file: Path | None, ask: bool, out: Path, product: str) -> P
     Raises `click.UsageError` for both options together; `PrivacyError` if others can read the file, or the
     passphrase does not open the key of the run to be resumed.
     """
-    if file is None and not ask:
-        return None
-    if file is not None and ask:
-        raise click.UsageError("--key-passphrase-file and --ask-passphrase exclude each other.")
-    from opendas.custody.passphrase import read_passphrase_file
-    from opendas.runs.workspace import check_passphrase
-
     key_file = out / "confidential" / "keys" / f"{product}.key"
-    passphrase = read_passphrase_file(file) if file is not None else _asked(key_file)
-    check_passphrase(key_file, passphrase)
+    name, new = f"the key of {product}", not key_file.exists()
+    passphrase = _passphrase(file, ask, "--key-passphrase-file", name, new=new)
+    if passphrase is not None:
+        from opendas.runs.workspace import check_passphrase
+
+        check_passphrase(key_file, passphrase)
     return passphrase
 
 
-def _asked(key_file: Path) -> Passphrase:
-    """Ask without showing what is typed; twice for a new key."""
-    from opendas.custody.passphrase import Passphrase
+def _passphrase(file: Path | None, ask: bool, option: str, name: str, *, new: bool) -> Passphrase | None:
+    """Return a passphrase from a file, or ask without showing what is typed, twice for a new key."""
+    from opendas.custody.passphrase import Passphrase, read_passphrase_file
 
+    if file is not None and ask:
+        raise click.UsageError(f"{option} and --ask-passphrase exclude each other.")
+    if file is not None:
+        return read_passphrase_file(file)
+    if not ask:
+        return None
     if not sys.stdin.isatty():
-        raise click.UsageError(
-            "--ask-passphrase needs a terminal; where there is none, use --key-passphrase-file."
-        )
-    text = click.prompt(
-        f"Passphrase of the key of {key_file.stem}",
-        hide_input=True,
-        confirmation_prompt=not key_file.exists(),
-        err=True,
-    )
+        raise click.UsageError(f"--ask-passphrase needs a terminal; where there is none, use {option}.")
+    text = click.prompt(f"Passphrase of {name}", hide_input=True, confirmation_prompt=new, err=True)
     return Passphrase(text)
 
 
-def engine_options(function: _F) -> _F:
-    """Add ``--engine``, ``--master``, ``--workers`` and ``--resume``."""
-    function = click.option(
-        "--workers",
-        type=click.IntRange(min=1),
-        default=None,
-        help="Processes. Default: two, if there are two cores. Of a local Spark: tasks at a time.",
-    )(resume_option(function))
-    function = click.option(
-        "--master",
-        metavar="URL",
-        default=None,
-        help="Spark master (engine spark). Default: the Spark of this process, else a local one.",
-    )(function)
-    return click.option(
+engine_options = together(
+    click.option(
         "--engine",
         type=click.Choice(["local", "spark"]),
         default="local",
         show_default=True,
         help="Where it runs.",
-    )(function)
+    ),
+    click.option(
+        "--master",
+        metavar="URL",
+        help="Spark master (engine spark). Default: the Spark of this process, else a local one.",
+    ),
+    click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        help="Processes. Default: two, if there are two cores. Of a local Spark: tasks at a time.",
+    ),
+    resume_option,
+)
 
 
 def check_engine(engine: str, master: str | None) -> None:

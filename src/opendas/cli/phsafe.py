@@ -67,12 +67,7 @@ _DETAIL = re.compile(r" \((?:its unit: .*|[0-9]+ further lines)\)$")
     show_default=True,
     help="Where it counts: in this process, or on Spark, with the same result.",
 )
-@click.option(
-    "--master",
-    metavar="URL",
-    default=None,
-    help="Spark master (engine spark). Default: a local one.",
-)
+@click.option("--master", metavar="URL", help="Spark master (engine spark). Default: a local one.")
 @seed_option
 @resume_option
 @key_options
@@ -283,13 +278,9 @@ _CONFIDENTIAL = (
 @click.argument("config", metavar="CONFIG.json", type=PATH)
 @click.argument("data", metavar="DATA", type=PATH)
 @click.option(
-    "--trials",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    help="Number of private runs.",
+    "--trials", type=click.IntRange(min=1), default=10, show_default=True, help="Number of private runs."
 )
-@click.option("--out", type=PATH, default=None, help="Folder for the report in the published layout.")
+@click.option("--out", type=PATH, help="Folder for the report in the published layout.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first trial.")
 @click.option(
     "--truncation",

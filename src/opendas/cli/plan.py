@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 @click.option(
     "--records",
     type=click.IntRange(min=1),
-    default=None,
     help="About how many records there are. Default: 45 a leaf, or 2.3 people a home.",
 )
 @read_records_option
@@ -344,9 +343,9 @@ class _Teller:
 @click.option(
     "--most-runs", type=click.IntRange(min=1), default=2000, show_default=True, help="Then give up."
 )
-@click.option("--memory", type=PATH, default=None, help="File of finished runs: a stopped search goes on.")
+@click.option("--memory", type=PATH, help="File of finished runs: a stopped search goes on.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
-@click.option("--to", type=PATH, default=None, help="Write the plan here, as a run file.")
+@click.option("--to", type=PATH, help="Write the plan here, as a run file.")
 @ledger_option
 @json_option
 def tune_command(run_file: Path, to: Path | None, as_json: bool, **options: Any) -> None:

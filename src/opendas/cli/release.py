@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from opendas.cli.options import (
+    FILE,
     FOLDER,
+    GIVEN_FILE,
     MEASURED,
     PATH,
     domain_option,
@@ -21,43 +23,31 @@ from opendas.cli.options import (
     out_argument,
     remember_out,
     sign_options,
+    together,
 )
 from opendas.cli.output import Progress, emit_json, message, text_table
 
 if TYPE_CHECKING:
     from opendas import PublishedMicrodata, Release
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def question_options(function: _F) -> _F:
-    """Add what is asked of a release: a query, where, and at which level."""
-    for option in (
-        click.option(
-            "--level",
-            metavar="LEVEL",
-            default="0.90",
-            show_default=True,
-            help="Level, strictly between 0 and 1.",
-        ),
-        click.option(
-            "--geolevel",
-            metavar="LEVEL|CATEGORY",
-            default=None,
-            help="Geolevel, or entity category such as place.",
-        ),
-        click.option(
-            "--blocks",
-            type=click.Path(path_type=Path, dir_okay=False),
-            default=None,
-            help="Districts: block assignment or equivalency file, table with areas, list, shapes.",
-        ),
-        click.option(
-            "--query", required=True, metavar="Q", help="Table (P1 ... H1) or query group, measured or not."
-        ),
-    ):
-        function = option(function)
-    return function
+question_options = together(
+    click.option(
+        "--query", required=True, metavar="Q", help="Table (P1 ... H1) or query group, measured or not."
+    ),
+    click.option(
+        "--blocks",
+        type=FILE,
+        help="Districts: block assignment or equivalency file, table with areas, list, shapes.",
+    ),
+    click.option("--geolevel", metavar="LEVEL|CATEGORY", help="Geolevel, or entity category such as place."),
+    click.option(
+        "--level",
+        metavar="LEVEL",
+        default="0.90",
+        show_default=True,
+        help="Level, strictly between 0 and 1.",
+    ),
+)
 
 
 def _exact_question(blocks: Path | None, geolevel: str | None, level: str) -> Fraction:
@@ -75,7 +65,6 @@ def _exact_question(blocks: Path | None, geolevel: str | None, level: str) -> Fr
     "--config",
     metavar="CONFIG.json",
     type=PATH,
-    default=None,
     help="Of a run of the published PHSafe program, whose output OUT is.",
 )
 @click.option("--allow-seeded", is_flag=True, help="Accept a release whose noise came from a seed.")
@@ -85,24 +74,16 @@ def _exact_question(blocks: Path | None, geolevel: str | None, level: str) -> Fr
     is_flag=True,
     help="Also estimate again from the released measurements, and compare record for record.",
 )
-@click.option(
-    "--signed-by",
-    metavar="KEY.pub",
-    type=PATH,
-    default=None,
-    help="Public key whose signature must be there.",
-)
+@click.option("--signed-by", metavar="KEY.pub", type=PATH, help="Public key whose signature must be there.")
 @click.option(
     "--tied",
     metavar="EARLIER",
     type=FOLDER,
-    default=None,
     help="The release that OUT is tied to: --rederive draws the replicates of a tied run with it.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
-    default=None,
     help="Processes of --rederive. Default: two, if there are two cores.",
 )
 @json_option
@@ -183,10 +164,7 @@ def verify_command(
     help="Geolevel, or entity category such as place. May be repeated.",
 )
 @click.option(
-    "--blocks",
-    type=PATH,
-    default=None,
-    help="In place of a geolevel: a file of districts, as for opendas interval.",
+    "--blocks", type=PATH, help="In place of a geolevel: a file of districts, as for opendas interval."
 )
 @click.option("--plans", is_flag=True, help="Each column of that file is a plan, or each file of a folder.")
 @click.option(
@@ -198,15 +176,10 @@ def verify_command(
     help="File format; pl94 is the legacy layout, without --geolevel of all summary levels.",
 )
 @click.option(
-    "--intervals",
-    metavar="LEVEL",
-    default=None,
-    help="Put estimate and interval beside each count, for instance 0.90.",
+    "--intervals", metavar="LEVEL", help="Put estimate and interval beside each count, for instance 0.90."
 )
 @click.option(
-    "--long",
-    is_flag=True,
-    help="One file: geocode, name, geolevel, variable, label, value, margin.",
+    "--long", is_flag=True, help="One file: geocode, name, geolevel, variable, label, value, margin."
 )
 @click.option(
     "--allow-derived",
@@ -214,10 +187,7 @@ def verify_command(
     help="Also tables of what the input lacks, such as P5 of 2010, as the reader derived it.",
 )
 @click.option(
-    "--to",
-    type=FOLDER,
-    default=None,
-    help="Folder. Default: the release itself, whose certificate is then issued again.",
+    "--to", type=FOLDER, help="Folder. Default: the release itself, whose certificate is then issued again."
 )
 @sign_options
 def tabulate_command(
@@ -270,26 +240,18 @@ def tabulate_command(
         click.echo(str(path))
 
 
-def microdata_options(function: _F) -> _F:
-    """Add what names published microdata that no release of this program holds."""
-    for option in (
-        click.option(
-            "--to",
-            type=FOLDER,
-            default=None,
-            help="Of published microdata: folder of the replicates. Default: beside OUT.",
-        ),
-        click.option(
-            "--run",
-            "run_file",
-            metavar="RUN.toml",
-            type=PATH,
-            default=None,
-            help="OUT is a file or folder of MDF or PPMF, made by an algorithm like that of this run file.",
-        ),
-    ):
-        function = option(function)
-    return function
+microdata_options = together(
+    click.option(
+        "--run",
+        "run_file",
+        metavar="RUN.toml",
+        type=PATH,
+        help="OUT is a file or folder of MDF or PPMF, made by an algorithm like that of this run file.",
+    ),
+    click.option(
+        "--to", type=FOLDER, help="Of published microdata: folder of the replicates. Default: beside OUT."
+    ),
+)
 
 
 def _published(out: Path, run_file: Path | None, to: Path | None) -> Release | PublishedMicrodata:
@@ -305,29 +267,26 @@ def _published(out: Path, run_file: Path | None, to: Path | None) -> Release | P
 @click.command("replicates")
 @out_argument
 @click.option("--runs", type=click.IntRange(min=2), default=50, show_default=True, help="Replicates.")
-@click.option("--product", default=None, help="One product. Default: all of the release.")
+@click.option("--product", help="One product. Default: all of the release.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of their noise.")
-@click.option("--workers", type=click.IntRange(min=1), default=None, help="Processes.")
+@click.option("--workers", type=click.IntRange(min=1), help="Processes.")
 @click.option("--resume", is_flag=True, help="Finish what an interrupted command began.")
 @click.option(
     "--microdata",
     metavar="DIR",
     type=FOLDER,
-    default=None,
     help="Also write the records of each replicate, and of the counts it started from, into DIR.",
 )
 @click.option(
     "--published",
     metavar="DIR",
     type=MEASURED,
-    default=None,
     help="Draw none: OUT is a file or folder of MDF or PPMF, and its published replicates stand in DIR.",
 )
 @click.option(
     "--tied",
     metavar="EARLIER",
     type=FOLDER,
-    default=None,
     help="The release that OUT is tied to: each replicate agrees with one of that release.",
 )
 @microdata_options
@@ -398,13 +357,11 @@ def replicates_command(
     "--ratio",
     nargs=2,
     metavar="CELL CELL",
-    default=None,
     help="The first cell divided by the second, for instance P0030001 P0010001.",
 )
 @click.option(
     "--sql",
     metavar="SQL|FILE.sql",
-    default=None,
     help="What DuckDB makes of the counts: columns geocode and each cell of the table `counts`.",
 )
 @click.option(
@@ -416,8 +373,7 @@ def replicates_command(
 @click.option(
     "--weights",
     metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=None,
+    type=FILE,
     help="Write the counts with replicate weights for survey software, to a file .csv or .parquet.",
 )
 @click.option(
@@ -530,18 +486,13 @@ def _margin_row(row: dict[str, Any], digits: int | None) -> dict[str, Any]:
 @click.command("evaluate")
 @out_argument
 @click.option(
-    "--truth",
-    required=True,
-    metavar="RUN.toml",
-    type=PATH,
-    help="The run file that names the input.",
+    "--truth", required=True, metavar="RUN.toml", type=PATH, help="The run file that names the input."
 )
 @click.option("--entities", is_flag=True, help="Also at entity categories: places, districts, ...")
 @click.option(
     "--blocks",
     metavar="PLAN",
     type=PATH,
-    default=None,
     help="Also the districts of a drawn plan: a file as for opendas interval.",
 )
 @ledger_option
@@ -588,13 +539,7 @@ _INTERVAL_COLUMNS = ("geocode", "cell", "count", "estimate", "sd", "lower", "upp
 
 
 @click.command("interval")
-@click.argument(
-    "paths",
-    metavar="OUT|NMF...",
-    nargs=-1,
-    required=True,
-    type=MEASURED,
-)
+@click.argument("paths", metavar="OUT|NMF...", nargs=-1, required=True, type=MEASURED)
 @question_options
 @click.option(
     "--skip-unknown", is_flag=True, help="Leave out blocks that neither release nor official list has."
@@ -607,11 +552,10 @@ _INTERVAL_COLUMNS = ("geocode", "cell", "count", "estimate", "sd", "lower", "upp
 @click.option(
     "--totals",
     metavar="FILE",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    default=None,
+    type=GIVEN_FILE,
     help="Published table, or redistricting zip: people of states and housing units of blocks, both exact.",
 )
-@click.option("--state", metavar="STATE", default=None, help="Of an NMF of all states, read this one.")
+@click.option("--state", metavar="STATE", help="Of an NMF of all states, read this one.")
 @click.option(
     "--posterior",
     is_flag=True,
@@ -727,7 +671,7 @@ def _interval_row(row: dict[str, Any]) -> dict[str, Any]:
 
 @click.command("nmf")
 @click.argument("path", metavar="NMF", type=MEASURED)
-@click.option("--state", metavar="STATE", default=None, help="Of an NMF of all states, look at this one.")
+@click.option("--state", metavar="STATE", help="Of an NMF of all states, look at this one.")
 @json_option
 def nmf_command(path: Path, state: str | None, as_json: bool) -> None:
     """Say what is in a noisy measurement file, what is missing, and what can be asked of it.
@@ -800,8 +744,8 @@ def _summary_lines(found: Mapping[str, Any]) -> Iterator[str]:
     help="nmf: noisy measurements in the Census Bureau's public layout; ppmf: microdata, a CSV a state; "
     "pl94: the legacy file of a state; long: noisy measurements as tables without lists.",
 )
-@click.option("--product", default=None, help="One product. Default: all that have the format.")
-@click.option("--state", metavar="STATE", default=None, help="With long, of an NMF of all states: this one.")
+@click.option("--product", help="One product. Default: all that have the format.")
+@click.option("--state", metavar="STATE", help="With long, of an NMF of all states: this one.")
 @click.option("--to", type=FOLDER, required=True, help="Folder.")
 def export_command(out: Path, file_format: str, product: str | None, state: str | None, to: Path) -> None:
     """Write a release as other programs expect it.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opendas.cli.options import (
+    GIVEN_FILE,
     PATH,
     check_engine,
     domain_option,
@@ -175,21 +176,19 @@ def _ask_about_runs_beside(run: Run, run_file: Path, out: Path) -> None:
     "--frame",
     metavar="FILE",
     multiple=True,
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=GIVEN_FILE,
     help="With --from-nmf: geography of the blocks, an official redistricting zip a state, or a table "
     "of blocks (CSV, Parquet).",
 )
 @click.option(
     "--totals",
     metavar="FILE",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    default=None,
+    type=GIVEN_FILE,
     help="With --from-nmf: published table, or redistricting zip, with exact counts that NMF leaves out.",
 )
-@click.option("--state", metavar="STATE", default=None, help="With --from-nmf: read this state alone.")
+@click.option("--state", metavar="STATE", help="With --from-nmf: read this state alone.")
 @click.option(
     "--estimator",
-    default=None,
     help="With --from-nmf: topdown, informed, posterior, or another package's. Default: topdown.",
 )
 @click.option(
@@ -202,18 +201,14 @@ def _ask_about_runs_beside(run: Run, run_file: Path, out: Path) -> None:
     "--tie",
     metavar="RELEASE",
     type=PATH,
-    default=None,
     help="With --from-nmf of DHC persons: the redistricting release with which they agree in every block.",
 )
 @out_option
-@click.option("--to", type=PATH, default=None, help="The same as --out.")
+@click.option("--to", type=PATH, help="The same as --out.")
 @engine_options
 @mdf_format_option
 @click.option(
-    "--ledger",
-    type=PATH,
-    default=None,
-    help="The book that opendas measure was given, if it lies elsewhere now.",
+    "--ledger", type=PATH, help="The book that opendas measure was given, if it lies elsewhere now."
 )
 @sign_options
 @group_writable_option
@@ -413,7 +408,6 @@ def _spent(row: Mapping[str, Any]) -> str:
     "--ledger",
     metavar="BOOK",
     type=PATH,
-    default=None,
     help="The book that the runs in OUT are in, if it lies elsewhere now.",
 )
 def forget_key_command(out: Path, ledger: Path | None) -> None:
@@ -456,7 +450,7 @@ def forget_key_command(out: Path, ledger: Path | None) -> None:
     show_default=True,
     help="Estimate the release again from its measurements, and compare record for record.",
 )
-@click.option("--workers", type=click.IntRange(min=1), default=None, help="Processes that estimate again.")
+@click.option("--workers", type=click.IntRange(min=1), help="Processes that estimate again.")
 @json_option
 def publish_command(
     out: Path, address: str, master: str | None, workers: int | None, as_json: bool, **stated: bool

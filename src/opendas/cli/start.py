@@ -122,13 +122,12 @@ _DEMO_FOLDER = "demo-out"
 @click.option(
     "--out",
     type=FOLDER,
-    default=None,
     help=f"Folder, new or empty. Default: {_DEMO_FOLDER}, or the first free {_DEMO_FOLDER}-2, -3 ...",
 )
 @click.option(
     "--blocks", type=click.IntRange(min=50), default=3000, show_default=True, help="Size of the state."
 )
-@click.option("--workers", type=click.IntRange(min=1), default=None, help="Processes.")
+@click.option("--workers", type=click.IntRange(min=1), help="Processes.")
 def demo_command(out: Path | None, blocks: int, workers: int | None) -> None:
     """Generate a small synthetic state, release its persons and housing units, and verify the release.
 
@@ -195,13 +194,7 @@ Next, try
 
 
 @click.command("make-nation")
-@click.option(
-    "--to",
-    "folder",
-    type=FOLDER,
-    required=True,
-    help="Folder, new or empty.",
-)
+@click.option("--to", "folder", type=FOLDER, required=True, help="Folder, new or empty.")
 @click.option(
     "--blocks",
     type=click.IntRange(min=100),
@@ -212,7 +205,6 @@ Next, try
 @click.option(
     "--states",
     type=click.IntRange(min=1),
-    default=None,
     help="Number of states. Default: one for every thousand blocks, at most 51.",
 )
 @click.option(
@@ -312,7 +304,7 @@ def fetch_pl94_file(state: str, year: int, to: Path) -> None:
 
 @click.command("explore")
 @click.argument("file", metavar="[FILE]", type=PATH, required=False)
-@click.option("--save", type=PATH, default=None, help="File that the page may write a plan to.")
+@click.option("--save", type=PATH, help="File that the page may write a plan to.")
 @click.option("--port", type=click.IntRange(min=0, max=65535), default=0, help="Port. Default: any free one.")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 @read_records_option
