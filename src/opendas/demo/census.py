@@ -18,6 +18,7 @@ import pyarrow as pa
 from opendas.arrays import Bools, Floats, Ints
 from opendas.arrays.kernels import mix
 from opendas.custody.folders import write_atomic
+from opendas.demo.generator import level_lines
 from opendas.demo.homes import (
     Households,
     describe,
@@ -29,8 +30,8 @@ from opendas.demo.households import ADULT, CODE, HouseholdPool, allowed_ages, sy
 from opendas.demo.microdata import read_microdata
 from opendas.demo.settle import Relations, settle_households, settle_quarters
 from opendas.errors import ConfigError
-from opendas.files.parquet import bytes_column, write_parquet
-from opendas.geography.frame import CENSUS_PREFIX, Frame, official_geolevels
+from opendas.files.parquet import bytes_column, text_column, write_parquet
+from opendas.geography.frame import Frame
 from opendas.readers.base import InputData, ReaderSpec
 from opendas.readers.pl94.reader import official_reader
 from opendas.readers.registry import make_reader
@@ -335,7 +336,7 @@ def _persons_table(margins: Margins, people: People) -> pa.Table:
         "hhgq": major[people.relgq],
         "votingage": people.age >= ADULT,
     }
-    columns = {"GEOID": _geocodes(margins.frame, people.block)}
+    columns = {"GEOID": text_column(people.block, bytes_column(margins.frame.geocodes))}
     columns["household"] = pa.array(people.household.astype(np.int32))
     columns |= {name: pa.array(values.astype(np.int8)) for name, values in codes.items()}
     return pa.table(columns)
@@ -358,7 +359,7 @@ def _housing_table(margins: Margins, people: People, seed: int) -> pa.Table:
     codes = household_codes(answers, tenvacgq[occupied])
     codes |= {part: getattr(answers, part) for part in Households.__slots__ if part not in codes}
     columns = {
-        "GEOID": _geocodes(margins.frame, block),
+        "GEOID": text_column(block, bytes_column(margins.frame.geocodes)),
         "household": pa.array(np.where(occupied, number + 1, 0).astype(np.int32)),
         "occupancy": pa.array(occupied.astype(np.int8)),
         "tenvacgq": pa.array(tenvacgq.astype(np.int8)),
@@ -373,7 +374,7 @@ def _quarters_table(margins: Margins, people: People) -> pa.Table:
     )
     nobody = np.zeros(len(kind), dtype=np.bool_)
     columns = {
-        "GEOID": _geocodes(margins.frame, facility),
+        "GEOID": text_column(facility, bytes_column(margins.frame.geocodes)),
         "tenvacgq": pa.array((FIRST_QUARTERS + kind).astype(np.int8)),
     }
     return pa.table(columns | {name: _answers(kind[nobody], nobody) for name in dhc_units().schema.names})
@@ -384,10 +385,6 @@ def _answers(values: Ints, asked: Bools) -> pa.Array:
     column = np.zeros(len(asked), dtype=np.int16)
     column[asked] = values
     return pa.array(column, mask=~asked)
-
-
-def _geocodes(frame: Frame, block: Ints) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(block.astype(np.int32)), bytes_column(frame.geocodes))
 
 
 _TABLES = {
@@ -405,10 +402,6 @@ _TIE = """
 
 
 def _run_file(product: str, source: str) -> str:
-    levels = "\n".join(
-        f'    {{ name = "{name}", prefix = {CENSUS_PREFIX[name]} }},'
-        for name in official_geolevels("state", "block")
-    )
     is_dhc, preset = product.startswith("dhc"), f"pr2020-{product.removeprefix('pl94-')}"
     return f"""\
 # {product} of a {source}.
@@ -428,7 +421,7 @@ units = {{ path = "frame.parquet", geocode = "GEOID" }}   # hu, gq1 ... gq7, gq1
 spine = "{"dhc" if is_dhc else "standard"}"
 frame = "frame.parquet"     # every block with housing units or group quarters
 levels = [                  # the official levels, by characters of the geocode
-{levels}
+{level_lines("state")}
 ]
 
 [budget]

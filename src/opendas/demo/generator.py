@@ -18,7 +18,7 @@ from opendas.custody.folders import write_atomic
 from opendas.demo.land import Land, make_land
 from opendas.demo.people import Homes, draw_people, make_homes
 from opendas.errors import ConfigError
-from opendas.files.parquet import bytes_column, write_parquet
+from opendas.files.parquet import bytes_column, text_column, write_parquet
 from opendas.geography.frame import CENSUS_PREFIX, GQ_COLUMNS, official_geolevels
 from opendas.schema.pl94 import pl94_persons
 
@@ -55,7 +55,7 @@ def make_state(blocks: int = 5000, seed: int = 2020) -> DemoState:
 
 
 def write_demo(folder: Path | str, blocks: int = 5000, seed: int = 2020) -> tuple[Path, Path]:
-    """Make a state up and write it into `folder`.
+    """Generate a synthetic state and write it into `folder`.
 
     Writes ``persons.parquet`` and ``units.parquet`` (input of the ``histogram`` reader), ``frame.parquet``
     (every block, with units and areas), ``persons.toml`` and ``units.toml``.
@@ -94,7 +94,7 @@ def persons_table(state: DemoState) -> pa.Table:
     """Return the input of a run of persons, one row a block and cell."""
     block, cell, count = state.entries
     schema = pl94_persons().schema
-    columns = {"GEOID": _geocodes(state.land, block)}
+    columns = {"GEOID": text_column(block, bytes_column(state.land.geocodes))}
     for name, codes in zip(schema.names, schema.codes(cell), strict=True):
         columns[name] = pa.array(codes.astype(np.int8))
     return pa.table(columns | {"count": pa.array(count)})
@@ -104,20 +104,19 @@ def units_table(state: DemoState) -> pa.Table:
     """Return the input of a run of units, one row a block and occupancy."""
     counts = np.stack([state.homes.housing - state.homes.occupied, state.homes.occupied], axis=1)
     block, occupancy = np.nonzero(counts)
-    labels = pa.DictionaryArray.from_arrays(
-        pa.array(occupancy.astype(np.int32)), pa.array(["vacant", "occupied"])
-    )
     return pa.table(
         {
-            "GEOID": _geocodes(state.land, block),
-            "occupancy": labels,
+            "GEOID": text_column(block, bytes_column(state.land.geocodes)),
+            "occupancy": text_column(occupancy, ["vacant", "occupied"]),
             "count": pa.array(counts[block, occupancy]),
         }
     )
 
 
-def _geocodes(land: Land, block: npt.NDArray[np.integer]) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(block.astype(np.int32)), bytes_column(land.geocodes))
+def level_lines(root: str) -> str:
+    """Return the official levels from a root as a run file lists them: by characters of the geocode."""
+    names = official_geolevels(root, "block")
+    return "\n".join(f'    {{ name = "{name}", prefix = {CENSUS_PREFIX[name]} }},' for name in names)
 
 
 def run_file(
@@ -138,10 +137,6 @@ def run_file(
     - `root`: topmost geolevel.
     - `preset`, `note`: budget, and what is said of it.
     """
-    levels = "\n".join(
-        f'    {{ name = "{name}", prefix = {CENSUS_PREFIX[name]} }},'
-        for name in official_geolevels(root, "block")
-    )
     label = {"persons": "People", "units": "Housing units"}[product]
     return f"""\
 # {label} of a {made}. Nobody's data.
@@ -162,7 +157,7 @@ units = {{ path = "frame.parquet", geocode = "GEOID" }}   # hu, gq1 ... gq7
 spine = "{spine}"
 frame = "frame.parquet"     # every block, the empty ones included
 levels = [                  # the official levels, by characters of the geocode
-{levels}
+{level_lines(root)}
 ]
 
 [budget]
