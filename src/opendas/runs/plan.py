@@ -24,6 +24,7 @@ from opendas.measurement.protected import Protection, protection_of
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.zcdp import Account
 from opendas.readers.row_readers import RowReader
+from opendas.report.views import plural
 from opendas.runs.facts import noise_rows
 from opendas.runs.options import RunOptions
 from opendas.runs.progress.forecast import Forecast, forecast_run, measure_small_run
@@ -337,9 +338,10 @@ def _spine_warnings(run: Run, summary: SpineSummary) -> Iterator[str]:
     """Say what an expert would look at twice."""
     for level in summary.levels[:-1]:
         if level.single_child_parents and run.resolved.recipe.bypass is None:
+            parents = plural("geounit", level.single_child_parents)
             yield (
-                f"{_counted(level.single_child_parents)} of {level.geolevel!r} with one child: asking twice "
-                'is of no use. The step { step = "bypass" } gives the child\'s share to its parent.'
+                f"{parents} of {level.geolevel!r} with one child: asking twice is of no use. "
+                'The step { step = "bypass" } gives the child\'s share to its parent.'
             )
     chosen = run.resolved.recipe.entities or ()
     found = {entity.category for entity in summary.entities}
@@ -355,7 +357,3 @@ def _spine_warnings(run: Run, summary: SpineSummary) -> Iterator[str]:
                 f"the spine brings {entity.category!r} no closer: mean distance {entity.mean_distance:.1f}, "
                 f"{entity.standard_mean:.1f} from the official levels."
             )
-
-
-def _counted(geounits: int) -> str:
-    return "1 geounit" if geounits == 1 else f"{geounits:,} geounits"
