@@ -14,8 +14,7 @@ from scipy.stats import rankdata
 from opendas.arrays import Bools, Ints
 from opendas.comparison.sources import Common
 from opendas.geography.frame import Grouping
-from opendas.metrics.aggregate import as_sparse, difference, summed
-from opendas.metrics.errors import LevelErrors, population_bins
+from opendas.metrics.errors import LevelErrors, as_sparse, difference, population_bins, summed
 from opendas.metrics.race_groups import (
     GROUPS,
     adults,

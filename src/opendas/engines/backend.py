@@ -12,7 +12,7 @@ from opendas.constraints.table import ConstraintTable
 from opendas.custody.folders import write_atomic
 from opendas.engines.local import LocalEngine, WorkerPool, workers_for
 from opendas.engines.outputs import Draw, UsedFile
-from opendas.engines.protocol import Engine
+from opendas.engines.tasks import Engine
 from opendas.engines.truth import ExactCounts, LeafCounts
 from opendas.engines.work import KeyedSource, Worker, draw_here
 from opendas.files.mdf.writing import PartFile

@@ -17,9 +17,8 @@ import numpy as np
 from opendas.constraints.table import ConstraintTable
 from opendas.engines.checkpoint import Checkpoints, TaskResult
 from opendas.engines.local import LocalEngine
-from opendas.engines.protocol import Engine
 from opendas.engines.subtree import PartResult
-from opendas.engines.tasks import Stage, Task, cut_leaves, cut_spine, make_part
+from opendas.engines.tasks import Engine, Stage, Task, cut_leaves, cut_spine, make_part
 from opendas.engines.truth import ExactCounts, LeafCounts
 from opendas.engines.upward import BelowPart, kept_at_a_cut, model_of
 from opendas.engines.work import Worker

@@ -30,8 +30,7 @@ from loky.process_executor import TerminatedWorkerError
 
 from opendas.custody.folders import held_folders, hold_again
 from opendas.engines.checkpoint import TaskResult
-from opendas.engines.protocol import in_turn
-from opendas.engines.tasks import Task
+from opendas.engines.tasks import Task, in_turn
 from opendas.engines.work import Worker
 from opendas.errors import EnvironmentFailure
 
@@ -282,7 +281,7 @@ class LocalEngine:
     def apply(
         self, function: Callable[[Item], Answer], items: Iterable[Item], count: int
     ) -> Iterator[tuple[Item, Answer]]:
-        """Yield each item with the function's answer; see :class:`opendas.engines.protocol.Engine`."""
+        """Yield each item with the function's answer; see :class:`opendas.engines.tasks.Engine`."""
         if self._pool is None or count <= 1:
             return in_turn(function, items)
         return self._pool.spread(function, items)

@@ -1,4 +1,4 @@
-"""Cutting a run into tasks, the same way whatever the engine or the number of workers.
+"""The tasks of a run, cut the same way whatever the engine or the number of workers; and what does them.
 
 The spine is cut at a few geolevels. Between two cuts, runs of neighbouring subtrees are tasks; a stage
 starts when the one above it is done, because its parents must be fixed.
@@ -7,19 +7,24 @@ starts when the one above it is done, because its parents must be fixed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Ints
 from opendas.constraints.table import ConstraintTable, JointTotal
+from opendas.engines.checkpoint import TaskResult
 from opendas.engines.subtree import Part, PartLevel
 from opendas.engines.upward import BelowPart
 from opendas.geography.spine import Spine
 from opendas.gls.model import TreeModel
 from opendas.schema.histogram import Histogram
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 MANY_SUBTREES = 32
 """A geolevel with so many geounits is where the last stage starts: enough tasks to share out evenly."""
@@ -66,6 +71,29 @@ class Task:
     model: TreeModel | None = None  # Of the part's geounits; for the informed estimator. Public.
     # What lies below the part's bottom level; for the informed estimator, None above leaves.
     below: BelowPart | None = None
+
+
+class Engine(Protocol):
+    """Does what is independent, in any order and in any process."""
+
+    def map(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, TaskResult | None]]:
+        """Yield each task with what its worker returned, in order of completion."""
+        ...
+
+    def apply(
+        self, function: Callable[[Item], Answer], items: Iterable[Item], count: int
+    ) -> Iterator[tuple[Item, Answer]]:
+        """Yield each of `count` items with the function's answer, in order of completion.
+
+        Function and items go to other processes. Nothing of them is confidential.
+        """
+        ...
+
+
+def in_turn(function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
+    """Apply a function to one item after the other, here: what :meth:`Engine.apply` does anywhere."""
+    for item in items:
+        yield item, function(item)
 
 
 def _even_cuts(

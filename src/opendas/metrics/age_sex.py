@@ -9,8 +9,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from opendas.arrays import Bools, Floats, Ints
-from opendas.metrics.aggregate import project
-from opendas.metrics.errors import LevelErrors
+from opendas.metrics.errors import LevelErrors, project
 from opendas.schema.ages import GROUP_NAMES, GROUP_STARTS
 from opendas.schema.product import Product
 

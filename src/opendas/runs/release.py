@@ -25,7 +25,7 @@ from opendas.engines.checkpoint import Checkpoints
 from opendas.engines.drive import Estimation, estimate_on
 from opendas.engines.measurement_source import FileSource, check_measurement_files
 from opendas.engines.outputs import FamilyFile, Leaves, Solved, UsedFile, used_files, write_full
-from opendas.engines.protocol import Engine
+from opendas.engines.tasks import Engine
 from opendas.engines.truth import ExactCounts
 from opendas.engines.work import KeyedSource, SourceSpec, Worker
 from opendas.errors import ConfigError, PrivacyError

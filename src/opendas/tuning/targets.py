@@ -18,8 +18,7 @@ from pydantic import Field
 
 from opendas.arrays import Bools
 from opendas.errors import ConfigError, Finding
-from opendas.metrics.aggregate import project
-from opendas.metrics.errors import LevelErrors
+from opendas.metrics.errors import LevelErrors, project
 from opendas.metrics.race_groups import adults, at_most, group_counts, has_groups, largest_group_holds
 from opendas.privacy.exact import format_fraction
 from opendas.runs.config.load import config_error, parse_toml, read_text

@@ -14,7 +14,6 @@ from opendas.custody.folders import make_folder
 from opendas.engines.drive import cut
 from opendas.engines.local import default_workers
 from opendas.engines.outputs import Draw
-from opendas.engines.protocol import Engine
 from opendas.engines.spark.counts import LastCut, SparkCounts, send_counts
 from opendas.engines.spark.engine import SparkEngine, draw_on_executors
 from opendas.engines.spark.executors import prepare_executors
@@ -28,6 +27,7 @@ from opendas.engines.spark.reading import (
     unit_findings,
 )
 from opendas.engines.spark.session import open_session, spark_failures
+from opendas.engines.tasks import Engine
 from opendas.engines.truth import ExactCounts
 from opendas.engines.work import KeyedSource, Worker, draw_here
 from opendas.files.remote import RemoteFile

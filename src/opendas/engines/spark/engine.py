@@ -128,7 +128,7 @@ class SparkEngine:
     def apply(
         self, function: Callable[[Item], Result], items: Iterable[Item], count: int
     ) -> Iterator[tuple[Item, Result]]:
-        """Yield each item with the function's answer; see :class:`opendas.engines.protocol.Engine`."""
+        """Yield each item with the function's answer; see :class:`opendas.engines.tasks.Engine`."""
         numbers, folder = iter(range(count)), self._new_folder()
         work = partial(_apply, function, folder)
         return self._on_executors(work, items, lambda _: next(numbers), folder, None)

@@ -22,11 +22,10 @@ import numpy as np
 from opendas.custody.account import EXPERIMENT
 from opendas.custody.folders import write_atomic
 from opendas.engines.local import WorkerPool, default_workers
-from opendas.engines.protocol import in_turn
+from opendas.engines.tasks import in_turn
 from opendas.errors import ConfigError
 from opendas.geography.frame import Frame
-from opendas.metrics.aggregate import project
-from opendas.metrics.errors import level_errors, levels_of
+from opendas.metrics.errors import level_errors, levels_of, project
 from opendas.metrics.statistics import summary
 from opendas.privacy.exact import format_fraction
 from opendas.readers.base import MemoryTable

@@ -26,7 +26,7 @@ from opendas.arrays import Ints
 from opendas.constraints.table import PublicCounts
 from opendas.custody.folders import make_folder, write_atomic
 from opendas.engines.local import WorkerPool, cores
-from opendas.engines.protocol import in_turn
+from opendas.engines.tasks import in_turn
 from opendas.errors import ConfigError
 from opendas.files.mdf.layout import record_counts, record_frame
 from opendas.files.mdf.unit_types import UnitTypes
