@@ -130,10 +130,7 @@ def _book_totals(terms: BookTerms, entries: Sequence[LedgerEntry]) -> tuple[Spen
 
 
 def selection_of(lines: Sequence[LedgerLine], run_ids: Collection[str]) -> Selection:
-    """Count the acts through which a release may have been chosen with the truth in sight.
-
-    `run_ids`: of the release.
-    """
+    """Count the acts through which a release may have been chosen with the truth in sight."""
     entries = {line.run_id: line.entry for line in lines if line.entry is not None}
     acts = [(number, line.said) for number, line in enumerate(lines) if isinstance(line.said, LedgerAct)]
     own = {run_id for run_id in run_ids if run_id in entries}
@@ -154,10 +151,7 @@ def selection_of(lines: Sequence[LedgerLine], run_ids: Collection[str]) -> Selec
 
 
 def book_answer(lines: Sequence[LedgerLine]) -> dict[str, Any]:
-    """Return the content of ``opendas ledger BOOK --json``: limit, spent, totals, acts. It names runs.
-
-    `lines`: of a book.
-    """
+    """Return the content of ``opendas ledger BOOK --json``: limit, spent, totals, acts. It names runs."""
     terms = lines[0].said
     if not isinstance(terms, BookTerms):
         raise AssertionError("a book begins with its terms")

@@ -94,7 +94,6 @@ def create_book(
     """Create a book, with its key beside it, and link it in the folder of books.
 
     - `path`: a new file, in a folder that exists.
-    - `unit`: identifier of the protected unit.
     - `rho`, `epsilon`, `delta`: the limit: a rho, or an epsilon at a delta.
 
     Raises `ConfigError` if the file exists already, or unit or limit are invalid; `EnvironmentFailure` if it

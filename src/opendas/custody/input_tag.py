@@ -78,8 +78,7 @@ def _pack(leaves: Numbers, cells: Numbers, counts: Numbers) -> bytes:
 def tag_of(key: RunKey, total: TagSum, shape: tuple[int, int]) -> str:
     """Return the tag of a table, 64 hexadecimal digits that confirm no guess without the key.
 
-    - `total`: of all entries.
-    - `shape`, (leaves, cells).
+    `shape`, (leaves, cells).
     """
     fields = (total.blocks.to_bytes(16, "big"), *(n.to_bytes(8, "big") for n in (total.entries, *shape)))
     return key.tag(b"opendas histogram 2" + b"".join(fields))

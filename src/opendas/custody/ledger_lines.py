@@ -133,7 +133,6 @@ def read_lines(data: bytes, name: str) -> tuple[tuple[LedgerLine, ...], int]:
     """Read and verify the content of a ledger file.
 
     - `data`: the whole file.
-    - `name`: file name, for messages.
     - Returns: `whole`: length in bytes of the whole lines. Less than ``len(data)`` if the last line is torn.
     """
     whole = data.rfind(b"\n") + 1

@@ -94,10 +94,7 @@ _WITH_OTHERS: Final = {
 
 
 def change_of(unit: str) -> Change:
-    """Return the change that an account of a protected unit is about, with what it induces elsewhere.
-
-    `unit`: identifier.
-    """
+    """Return the change that an account of a protected unit is about, with what it induces elsewhere."""
     return _WITH_OTHERS.get(unit) or Change(f"one {unit}", {unit: 1})
 
 
@@ -118,9 +115,8 @@ def change_of_any(units: Iterable[str]) -> Change | None:
     Two runs on one table may call its rows ``record`` and ``patient``. Whether they do is not known here, so
     that the sum over all names is stated beside the sum of each: it bounds what one record loses in any case.
 
-    - `units`: identifiers.
-    - Returns: None where there is one name only, or all names are those of a census, whose records are known
-      to be different things.
+    Returns None where there is one name only, or all names are those of a census, whose records are known
+    to be different things.
     """
     names = dict.fromkeys(units)
     if len(names) < 2 or not names.keys() - CENSUS_CHANGES[0].factors.keys():

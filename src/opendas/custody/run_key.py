@@ -118,8 +118,7 @@ class RunKey:
     def save(self, path: str | os.PathLike[str], passphrase: Passphrase | None = None) -> None:
         """Write the key to a new file of mode 0600, and wait until it is on disk.
 
-        - `path`: must not exist; its folder must.
-        - `passphrase`: encrypts the key in the file.
+        `path`: must not exist; its folder must.
 
         Raises `PrivacyError` if the file exists: a key is never overwritten. If the passphrase is too short;
         `EnvironmentFailure` if it cannot be written; nothing is left behind.

@@ -111,8 +111,7 @@ class SigningKey:
     def save(self, path: Path, passphrase: Passphrase | None = None) -> None:
         """Write the key to a new file of mode 0600.
 
-        - `path`: must not exist; its folder must.
-        - `passphrase`: encrypts the key in the file.
+        `path`: must not exist; its folder must.
 
         Raises `PrivacyError` if the file exists, or the passphrase is too short; `EnvironmentFailure` if it
         cannot be written; nothing is left behind.

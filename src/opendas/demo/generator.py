@@ -135,7 +135,6 @@ def run_file(
     - `made`: what was made, for the first line.
     - `path`: of the counts, beside the run file; so is ``frame.parquet``.
     - `root`: topmost geolevel.
-    - `preset`, `note`: budget, and what is said of it.
     """
     label = {"persons": "People", "units": "Housing units"}[product]
     return f"""\

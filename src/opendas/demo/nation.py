@@ -163,9 +163,7 @@ def _reservations(codes: Codes, state: StatePlan, rng: np.random.Generator) -> C
 def make_county(plan: NationPlan, number: int, land: Land, start: int, stop: int) -> DemoState:
     """Return the blocks ``start:stop`` of a state, a county, with its people.
 
-    - `number`: of the state.
-    - `land`: of the state.
-    - `start`, `stop`: blocks of the county.
+    `start`, `stop`: blocks of the county.
     """
     rng = np.random.default_rng([plan.seed, 2, number, int(land.geocodes[start][2:5])])
     group = land.group[start:stop] - land.group[start]

@@ -341,9 +341,7 @@ def hosts_of(port: int) -> frozenset[str]:
 def serve(session: Session, *, port: int = 0, browser: bool = True, say: Callable[[str], None]) -> None:
     """Serve the pages until interrupted.
 
-    - `port`: 0 for any free one.
-    - `browser`: open the page.
-    - `say`: where the address goes.
+    `port`: 0 for any free one.
     """
     listener = loopback_socket(port)
     number = int(listener.getsockname()[1])

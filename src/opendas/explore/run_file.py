@@ -23,9 +23,8 @@ from opendas.runs.config.released import toml_document, toml_key, toml_value
 def run_file(subject: Subject, budget: Budget) -> str:
     """Write a plan as a run file, with exact fractions.
 
-    - `subject`: with a run file, everything but the budget is that file's; without, what only the reader can
-      know is marked CHANGE ME.
-    - Returns: TOML.
+    `subject`: with a run file, everything but the budget is that file's; without, what only the reader can
+    know is marked CHANGE ME.
     """
     if isinstance(subject, RunSubject):
         return _replaced(read_text(subject.run.path, "run file"), subject.run.path.name, budget)

@@ -77,7 +77,6 @@ def make_session(
     """Understand the file that was named.
 
     - `file`: a run file, a PHSafe configuration, or a kept state.
-    - `save_to`: where the page may write a plan.
     - `read_records`: open the confidential records where the frame comes from them: the page then shows how
       many leaves are populated.
 

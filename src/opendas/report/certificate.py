@@ -264,8 +264,6 @@ def issue(
     - `runs`: new runs, listed after those of an earlier certificate; a run replaces the earlier one of its
       product. Empty after ``tabulate``, which only adds files.
     - `account`: by default, that of the earlier certificate.
-    - `version`, `commit`: of the program.
-    - Returns: the certificate.
 
     Raises `FormatError` if an earlier certificate is damaged; `ConfigError` if there is no run to certify;
     `EnvironmentFailure` if a file cannot be written.

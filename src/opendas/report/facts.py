@@ -46,7 +46,6 @@ def loss_json(loss: Fraction | None, delta: Fraction, *, pure: bool) -> dict[str
     """Return a loss as JSON values.
 
     - `loss`: rho, or epsilon if `pure`; None for an unbounded loss.
-    - `delta`: delta at which epsilon is quoted.
     - Returns: ``rho`` (exact text or None), ``epsilon`` (formula -> float), ``delta`` and ``unbounded``; for
       a pure loss also ``pure_epsilon`` (exact) and ``implied_rho``.
     """

@@ -147,7 +147,6 @@ def report_html(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest
     """Return the report of a release as HTML.
 
     - `certificate`: content of ``certificate.json``.
-    - `runs`: its runs.
     - `digest`: SHA-256 of ``certificate.json``.
     - Returns: UTF-8; equal content gives equal bytes.
     """

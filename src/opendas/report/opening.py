@@ -91,7 +91,6 @@ def opening(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: st
     """Return six headings with a sentence or two each, computed from the certificate.
 
     - `certificate`: content of ``certificate.json``.
-    - `runs`: its runs.
     - `digest`: SHA-256 of ``certificate.json``.
     """
     losses = "; ".join(f"{loss_words(total)} for {total['change']}" for total in certificate["totals"])

@@ -541,7 +541,6 @@ def certificate_pdf(certificate: Mapping[str, Any], runs: Sequence[RunFacts], di
     """Return the certificate as a PDF.
 
     - `certificate`: content of ``certificate.json``.
-    - `runs`: its runs.
     - `digest`: SHA-256 of ``certificate.json``, printed on the first page; every page has its first digits.
     - Returns: a PDF without creation date or document identifier.
     """

@@ -61,8 +61,7 @@ def _read(path: Path) -> tuple[PublicKey, bytes]:
 def check_signature(folder: Path, expected: PublicKey | None = None) -> str:
     """Check the signature in a folder.
 
-    - `expected`: the signer's key. Without it, an unsigned release passes, and the result says so.
-    - Returns: what was found.
+    `expected`: the signer's key. Without it, an unsigned release passes, and the result says so.
 
     Raises `CheckFailed` if the signature is of another release or key, or missing although a key is expected;
     `FormatError` if the signature file has another form.

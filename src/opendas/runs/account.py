@@ -139,9 +139,7 @@ def note_reading(
     """Enter that the truth is read without noise; read it only after this returns.
 
     - `act`: one of :data:`opendas.custody.account.READINGS`.
-    - `tagger`: of what is read.
     - `out`: the output folder whose release is judged.
-    - `ledger`: a book.
     - Returns: whether there was an account to enter it into.
     """
     own, folder = (None, None) if out is None else ledger_of(out)

@@ -160,8 +160,6 @@ class Act(Generic[O]):
     def find_account(self, tagger: InputTagger) -> None:
         """Find the book that this act belongs into: the one given, or one that knows the input.
 
-        `tagger`: of the input that was read.
-
         Raises `PrivacyError` if the account would be split.
         """
         space = self.space
@@ -243,7 +241,6 @@ class Act(Generic[O]):
         - `facts`: what the certificate is to say, as JSON values.
         - `issue` (facts, custody): issues the certificate.
         - `phase`: ``finished``, or ``measured``.
-        - Returns: the answer.
         """
         custody = self._custody(state)
         state = replace(
@@ -352,10 +349,7 @@ def _changed_when(inputs: Iterable[Path | str]) -> dict[str, int | None]:
 
 
 def left_out(out: Path, state: RunState) -> str:
-    """Say how the measurements that a run left out can still be had; nothing where it left none out.
-
-    `out`: its output folder.
-    """
+    """Say how the measurements that a run left out can still be had; nothing where it left none out."""
     known = state.result or {}
     if known.get("measurements") != "used":
         return ""

@@ -387,8 +387,7 @@ def _shares(shares: Mapping[str, Fraction]) -> str:
 def with_budget(text: str, section: str) -> str:
     """Return the text of a run file with its ``[budget]`` sections replaced.
 
-    - `text`: a run file.
-    - `section`: as :meth:`RunAllocation.toml` writes it.
+    `section`: as :meth:`RunAllocation.toml` writes it.
     """
     return "".join(_other_sections(text.splitlines(keepends=True))).rstrip("\n") + "\n\n" + section
 

@@ -149,8 +149,7 @@ def estimated_facts(
 ) -> RunFacts:
     """Add to what is said of a run that it has estimated.
 
-    - `released`: records in the microdata.
-    - `leaves`: returns the released counts of leaves at some positions of the frame.
+    `leaves`: returns the released counts of leaves at some positions of the frame.
     """
     parts = ((part.leaves, leaves(part.leaves)) for part in mdf_parts(run.product, run.frame))
     return replace(
@@ -174,9 +173,7 @@ def issue_certificate(release: Path, *facts: RunFacts) -> None:
 def refresh_certificate(out: Path, release: Path, stamp: str | None = None) -> bool:
     """Issue the certificate again if the account says something else now, or a stamp is new.
 
-    - `out`, `release`: an output folder and its ``release/``.
-    - `stamp`: for every run.
-    - Returns: whether it was issued.
+    `out`, `release`: an output folder and its ``release/``.
     """
     runs = read_runs(release)
     new = () if stamp is None else (stamp,)

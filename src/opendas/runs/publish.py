@@ -77,7 +77,6 @@ def publish_release(
 ) -> Published:
     """Copy a release, verified before, to a folder at an address; what is there already is compared.
 
-    - `release`: the folder ``release/``.
     - `folder`: it is made; empty, or with a part of the same release.
     - `enter`: enters the publication into the account, before the first file goes.
 

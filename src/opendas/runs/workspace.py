@@ -416,8 +416,7 @@ def note_book(state: Path, book: Book) -> None:
 def book_in(state: Path, given: Book | None = None) -> Book | None:
     """Return the book that the acts of an output folder are in; None where they are in its own ledger.
 
-    - `state`: where the folder keeps its state.
-    - `given`: the same, perhaps at a new place.
+    `given`: the same, perhaps at a new place.
     """
     path = state / _BOOK
     if not path.is_file():

@@ -29,9 +29,7 @@ class Figures:
     Columns of text name the rows of an answer, and columns of numbers are the figures. A row that a replicate
     lacks has no number there; one that only replicates have is left out.
 
-    - `names`: of the areas counted.
-    - `cells`: columns of the counts.
-    - `counts` (areas, cells): the published ones.
+    `counts` (areas, cells): the published ones.
 
     Raises `ConfigError` if the function fails, or its answer is no table with numbers, or names two rows
     alike; `EnvironmentFailure` if DuckDB is needed and missing.

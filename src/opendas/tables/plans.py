@@ -39,7 +39,6 @@ def write_plans(
     number unless blocks count in part.
 
     - `path`: output folder, or ``release/`` in it.
-    - `tables`: published tables or query groups.
     - `blocks`: as for :func:`~opendas.files.area_files.read_area_file`; with `many`, as for
       :func:`~opendas.files.area_files.read_plans`.
     - `fmt`, ``"parquet"`` or ``"csv"``.

@@ -489,7 +489,6 @@ def write_tables(
     - `fmt`: one of :data:`TABLE_FORMATS`.
     - `intervals`: put estimate and interval beside each count; not with ``pl94``, and not in long form.
     - `long`: all of them in one file, in long form.
-    - `allow_derived`: as in :func:`table_request`.
     - `to`: folder to write into; by default ``tables/`` of the release, whose certificate must then be issued
       again.
     """

@@ -175,7 +175,6 @@ def least_factor(
     - `tolerance`: the answer is at most so much, relatively, above a factor that fails.
     - `lowest`: where the answer may stop without a failure below it.
     - `highest`: where to give up.
-    - Returns: it was seen to pass.
     """
     low, high = lowest, start
     if passes(_factor(high)):

@@ -148,8 +148,7 @@ class Tuning:
 def tune(run: Run, targets: Path | Sequence[Target], settings: Settings) -> Tuning:
     """Find the least loss, and its allocation, that meets accuracy targets on stand-in data.
 
-    - `run`: its input is the stand-in data. Its own budget is one of the starts of the search.
-    - `targets`: a file of targets, or targets.
+    `run`: its input is the stand-in data. Its own budget is one of the starts of the search.
 
     Raises `ConfigError` if the file of targets is wrong or another search's memory is given;
     `EstimationError` if no budget meets the targets, or the most runs are made.

@@ -88,7 +88,6 @@ def implied_budget(
     """Return the budget that variances come from, and the spine with what each geounit has of it.
 
     - `spine`: without shares.
-    - `noisy`: per geolevel.
     - `stated`: the only one that is looked at. By default all presets of the product.
     """
     published = [_published(level) for level in noisy]

@@ -90,9 +90,7 @@ def problems(
 ) -> list[Finding]:
     """Return what a validation found, each with the line and field of the file.
 
-    - `model`: the model of the whole file.
-    - `lines`: from :func:`opendas.runs.config.lines.scan_lines`.
-    - `file`: name to show.
+    `lines`: from :func:`opendas.runs.config.lines.scan_lines`.
     """
     found = []
     for item in error.errors(include_url=False):
@@ -131,7 +129,6 @@ def read_text(path: Path, what: str) -> str:
 def parse_toml(text: str, model: type[_S], file: str, folder: Path) -> tuple[_S, dict[KeyPath, int]]:
     """Parse and validate a TOML text.
 
-    - `file`: name for messages.
     - `folder`: what relative paths in the file start from.
     - Returns: the validated value and the lines of its keys.
     """

@@ -420,8 +420,7 @@ def _synthetic_counts(constraints: ConstraintTable, records: int) -> Histogram:
 def check_room(forecast: Forecast, out: Path) -> tuple[str, ...]:
     """Compare a forecast with what the machine has.
 
-    - `out`: output folder; it, or a folder above it, exists.
-    - Returns: warnings.
+    `out`: output folder; it, or a folder above it, exists.
     """
     warnings = []
     place = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())

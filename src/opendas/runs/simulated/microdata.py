@@ -145,9 +145,7 @@ def take_replicates(
 ) -> ReplicateFile:
     """Write published replicates of microdata into a file like that of our own.
 
-    - `base`: what each replicate started from.
-    - `folder`: of the replicates; see :func:`published_replicates`.
-    - `path`: the file.
+    `folder`: of the replicates; see :func:`published_replicates`.
     """
     product, own, counts = base.read()
     sources = published_replicates(folder, base.product, base.path)

@@ -40,7 +40,6 @@ def pooled_margins(
 ) -> pa.Table:
     """Return counts of the leaves with the larger of two margins: their own, and that of cells alike.
 
-    - `replicated`: its counts and replicates.
     - `query`: a published table or a query group.
     - Returns: pyarrow.Table: as :func:`opendas.tables.replicate_margins.margins_of`; bias and standard error
       are those of the cell.

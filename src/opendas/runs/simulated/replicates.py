@@ -217,7 +217,6 @@ def draw_replicates(
     Replicate number k is a function of the release, the seed and k: those of a file that is there already
     are kept, and only more are drawn.
 
-    - `path`: the file.
     - `scratch`: folder for replicates that are drawn one by one.
     - `runs`: how many the file shall hold; one that holds more already is left as it is.
     - `workers`: processes; by default one for each core. Each takes the memory of a run.
@@ -269,7 +268,6 @@ def write_replicate_microdata(
 
     - `file`: of the same base.
     - `folder`: outside of the release: anyone can make these files of it.
-    - `stamps`: of the release.
     """
     run = _original(base).simulation.run
     frame = record_frame(run.product, run.frame)

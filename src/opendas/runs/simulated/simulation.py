@@ -104,7 +104,6 @@ class Simulation:
         """Measure with the noise of a seed, and estimate.
 
         - `purpose`: what the noise is for; with `bound` it decides which noise the seed gives.
-        - `workers`: processes.
         - Returns: one row per leaf of the frame, in its order.
         """
         run, spine = self.run, self.run.spine

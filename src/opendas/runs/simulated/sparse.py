@@ -31,11 +31,7 @@ needed: rounding and what is known from below only lessen it."""
 
 
 def misplaced_at_top(run: Run, records: float, draws: int = 1) -> float | None:
-    """Return the share of records in a wrong cell of the topmost table, as tried; None where it is not known.
-
-    - `records`: how many there are.
-    - `draws`: of the noise.
-    """
+    """Return the share of records in a wrong cell of the topmost table, as tried; None where not known."""
     from opendas.runs.simulated.trial import Trial  # runs of the census's products load no metrics
 
     try:

@@ -200,9 +200,6 @@ _SKEWED = 20.0
 def proposed_bins(name: str, numbers: Sequence[float]) -> tuple[float, ...]:
     """Propose where classes of numbers begin: age groups, else round numbers.
 
-    - `name`: of the column.
-    - `numbers`: its different values.
-
     Examples
     --------
     >>> proposed_bins("weight_kg", [41.5, 60.2, 118.0])

@@ -63,8 +63,6 @@ def discover_domain(
 
     - `path`: CSV or Parquet.
     - `columns`: what each column is, declared.
-    - `name`: of the product, for the ledger.
-    - `protected_unit`: what one row is.
     - `rho`, `delta`: the loss of the act, where one record is replaced.
     - `own_ledger`: where the act is entered if the data set has no book; made if it is not there.
     - `book`: the book of the data set; by default the one that knows the file, if there is one.

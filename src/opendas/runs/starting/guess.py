@@ -129,8 +129,6 @@ def columns_of(path: Path) -> dict[str, Column]:
 def guess_table(path: Path, declared: Declared | None = None) -> TableGuess:
     """Guess what a CSV or Parquet table holds.
 
-    `declared`: what is known already.
-
     Raises `ConfigError` if there is no such file, no column that could say where a record belongs, none that
     could be an attribute, or if the attributes have more combinations than can be counted; or if the table
     has a column for each count; `FormatError` if it is no table.

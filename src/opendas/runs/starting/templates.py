@@ -147,9 +147,7 @@ def table_product_file(
 ) -> str:
     """Return a product file for a table of the user's own.
 
-    - `name`: of the product.
-    - `discovery`: the act that found the labels; without it they were read from the records.
-    - `protected_unit`: what one row is.
+    `discovery`: the act that found the labels; without it they were read from the records.
     """
     attributes = "\n".join(f"{toml_key(a)} = {toml_value(levels)}" for a, levels in guess.attributes.items())
     single = list(guess.attributes) if len(guess.attributes) > 1 else []

@@ -71,7 +71,6 @@ def check_estimate_again(
 
     - `certified`: what the certificate says of the run.
     - `workers`: processes; by default as a run has.
-    - Returns: what was found.
     """
     run = released_run(released)
     if run.resolved.estimator in WHOLE_TREE and certified["measurements"] != "full":
