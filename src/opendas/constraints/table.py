@@ -323,15 +323,9 @@ def bound_table(
 ) -> ConstraintTable:
     """Assemble the constraints of every geounit.
 
-    Parameters
-    ----------
-    product : Product
-    frame : Frame
-        Public unit counts.
-    spine : Spine
-    invariants : mapping of query name to int64 (g, m)
-        Exact answers of each declared invariant at its own geolevel, in spine order: those of official
-        geounits, also where the spine divides them into parts.
+    - `frame`: public unit counts.
+    - `invariants`, query name -> (g, m): exact answers of each declared invariant at its own geolevel, in
+      spine order: those of official geounits, also where the spine divides them into parts.
     """
     where = invariant_geolevels(product, spine)
     cells = bound_cells(product)

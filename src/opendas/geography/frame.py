@@ -90,33 +90,21 @@ class Grouping:
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """Leaves in ascending order of geocode, and their public columns.
+    """Leaves in ascending order of geocode, and their public columns."""
 
-    Parameters
-    ----------
-    geocodes : bytes array (leaves,)
-        Leaf geocodes, ASCII, unique and ascending.
-    levels : mapping of geolevel name to bytes array (leaves,)
-        Official code of each leaf at every geolevel above the leaves, top first.
-    leaf : str
-        Name of the leaf geolevel.
-    units : mapping of column name to int64 array (leaves,)
-        Public unit counts, for instance housing units ``hu`` and group quarters ``gq1`` to ``gq7``.
-    entities : mapping of entity category to bytes array (leaves,)
-        Codes of off-spine areas; the empty code means none.
-    names : mapping of geolevel or category to mapping of code to name
-        Readable names, where the reader has them.
-    functional_status : mapping of category to mapping of code to status
-        Official one-letter statuses of ``cousub`` and ``place``, where the reader has them: ``A`` is an
-        active government.
-    """
-
-    geocodes: Codes
+    geocodes: Codes  # (leaves,): leaf geocodes, ASCII, unique and ascending
+    # geolevel name -> (leaves,): official code of each leaf at every geolevel above the leaves, top first.
     levels: Mapping[str, Codes]
-    leaf: str
+    leaf: str  # name of the leaf geolevel
+    # column name -> array (leaves,): public unit counts, for instance housing units ``hu`` and group quarters
+    # ``gq1`` to ``gq7``.
     units: Mapping[str, Ints] = field(default_factory=dict)
+    # entity category -> (leaves,): codes of off-spine areas; the empty code means none.
     entities: Mapping[str, Codes] = field(default_factory=dict)
+    # geolevel or category -> code -> name: readable names, where the reader has them.
     names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # category -> code -> status: official one-letter statuses of ``cousub`` and ``place``, where
+    # the reader has them: ``A`` is an active government.
     functional_status: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -171,13 +159,7 @@ class Frame:
         return geolevel in self.geolevels or geolevel in self.entities
 
     def grouping(self, geolevel: str) -> Grouping:
-        """Return the leaves by geounit of a geolevel or area of an entity category.
-
-        Raises
-        ------
-        GeographyError
-            If the frame has no such codes.
-        """
+        """Return the leaves by geounit of a geolevel or area of an entity category."""
         return Grouping.of(geolevel, self.codes(geolevel))
 
     def take(self, leaves: Ints) -> Frame:

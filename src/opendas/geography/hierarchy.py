@@ -23,17 +23,6 @@ from opendas.geography.spine import Spine
 class Hierarchy:
     """Levels of a hierarchy, top first.
 
-    Parameters
-    ----------
-    parents : tuple of int64 (g,)
-        For each level the index of each geounit's parent in the level above; zeros at the top, which may
-        have several geounits.
-
-    Raises
-    ------
-    GeographyError
-        If there is no level, or an index is outside the level above.
-
     Examples
     --------
     The three levels of a state with two tracts of three and two blocks:
@@ -45,6 +34,8 @@ class Hierarchy:
     [300, 150]
     """
 
+    # (g,): for each level the index of each geounit's parent in the level above; zeros at the top, which may
+    # have several geounits.
     parents: tuple[Ints, ...]
 
     def __post_init__(self) -> None:
@@ -74,16 +65,8 @@ class Hierarchy:
     def of_codes(cls, *codes: npt.NDArray[Any]) -> Hierarchy:
         """Return the hierarchy of leaves that carry a code at every level.
 
-        Parameters
-        ----------
-        *codes : array (leaves,)
-            Code of each leaf at each level, top first, the leaf's own last. Geounits are numbered in the
-            order of their codes.
-
-        Raises
-        ------
-        GeographyError
-            If one code lies in two geounits of the level above, or a leaf occurs twice.
+        `*codes`, array (leaves,): code of each leaf at each level, top first, the leaf's own last. Geounits
+        are numbered in the order of their codes.
         """
         above = np.zeros(len(codes[0]), dtype=np.int64)
         parents = []
@@ -127,14 +110,8 @@ class Hierarchy:
     def totals(self, leaves: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
         """Add up counts of the lowest level, level by level.
 
-        Parameters
-        ----------
-        leaves : int64 or float64 (leaves,)
-
-        Returns
-        -------
-        tuple of arrays of the same type
-            Top first, `leaves` itself last.
+        - `leaves` (leaves,).
+        - Returns: top first, `leaves` itself last.
         """
         found = [leaves]
         for level in range(len(self) - 1, 0, -1):

@@ -70,15 +70,8 @@ class Estimates:
 def down_pass(sweep: Sweep) -> Iterator[Estimates]:
     """Pass estimates down a tree.
 
-    Parameters
-    ----------
-    sweep : Sweep
-        Of :func:`opendas.gls.upward.up_sweep`.
-
-    Yields
-    ------
-    Estimates
-        Of each level, highest first; of the leaves in several runs of whole families.
+    - `sweep`: of :func:`opendas.gls.upward.up_sweep`.
+    - Returns: of each level, highest first; of the leaves in several runs of whole families.
 
     Notes
     -----

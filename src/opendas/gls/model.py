@@ -86,23 +86,14 @@ class ModelLevel:
 
 @dataclass(frozen=True, eq=False)
 class TreeModel:
-    """A tree with its noise, masks and exact answers. Made by :meth:`build` or :meth:`of_plan`.
-
-    Parameters
-    ----------
-    levels : tuple of ModelLevel
-        Top first.
-    plain : tuple of bool
-        Per level, whether subtrees say something about every allowed cell, and nothing exactly. Of the whole
-        tree, also in a part of it: what a geounit comes to does not depend on the part it is in.
-    plain_below : tuple of bool
-        Per level, the same of the children alone; False at the leaves.
-    """
+    """A tree with its noise, masks and exact answers. Made by :meth:`build` or :meth:`of_plan`."""
 
     domain: Domain
-    levels: tuple[ModelLevel, ...]
+    levels: tuple[ModelLevel, ...]  # top first
+    # Per level, whether subtrees say something about every allowed cell, and nothing exactly. Of the whole
+    # tree, also in a part of it: what a geounit comes to does not depend on the part it is in.
     plain: tuple[bool, ...]
-    plain_below: tuple[bool, ...]
+    plain_below: tuple[bool, ...]  # per level, the same of the children alone; False at the leaves
 
     @classmethod
     def build(
@@ -116,23 +107,15 @@ class TreeModel:
     ) -> TreeModel:
         """Put a model together.
 
-        Parameters
-        ----------
-        product : Product
-            With its dropped invariants already removed.
-        queries : sequence of QueryGroup
-            All that are measured somewhere; exact ones are added.
-        measured : sequence of sequence of str
-            Per level, names of the query groups that are measured, in the order in which answers come.
-        weights : sequence of (float64 (c, q), int64 (g,))
-            Per level, one over the variance by class, and each geounit's class.
-        constraints : ConstraintTable, optional
-            Masks and exact answers; without it, structural zeros only.
+        - `product`: with its dropped invariants already removed.
+        - `queries`: all that are measured somewhere; exact ones are added.
+        - `measured`: per level, names of the query groups that are measured, in the order in which answers
+          come.
+        - `weights`, sequence of (float64 (c, q), int64 (g,)): per level, one over the variance by class, and
+          each geounit's class.
+        - `constraints`: masks and exact answers; without it, structural zeros only.
 
-        Raises
-        ------
-        ConfigError
-            If recodes, bounds and structural zeros couple too many cells.
+        Raises `ConfigError` if recodes, bounds and structural zeros couple too many cells.
         """
         groups = {query.name: query for query in queries}
         held = {} if constraints is None else _held(product, constraints)
@@ -184,10 +167,7 @@ class TreeModel:
     def of_plan(cls, plan: MeasurementPlan, constraints: ConstraintTable | None = None) -> TreeModel:
         """Return the model of a plan: the variances of its integer noise, and the constraints of the run.
 
-        Parameters
-        ----------
-        constraints : ConstraintTable, optional
-            As :func:`opendas.constraints.table.bound_table` makes them.
+        `constraints`: as :func:`opendas.constraints.table.bound_table` makes them.
         """
         queries: dict[str, QueryGroup] = {}
         for level in plan.levels:

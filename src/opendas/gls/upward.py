@@ -135,12 +135,7 @@ def exact_placed(model: TreeModel, answers: Mapping[int, Ints], allowed: Bools) 
 def up_sweep(model: TreeModel, full: Full) -> Sweep:
     """Pass information up a tree.
 
-    Parameters
-    ----------
-    model : TreeModel
-        The whole tree.
-    full : callable
-        Gives the noisy answers (:data:`Full`).
+    `full`: gives the noisy answers (:data:`Full`).
 
     Notes
     -----

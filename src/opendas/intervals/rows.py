@@ -29,21 +29,12 @@ _UNKNOWN = 1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Sums over cells; rows that every operator of the domain treats alike are one kind.
-
-    Parameters
-    ----------
-    members : bool (t, n)
-    of_row : int64 (t,)
-        Kind of each row.
-    first : int64 (r,)
-        One row of each kind.
-    """
+    """Sums over cells; rows that every operator of the domain treats alike are one kind."""
 
     domain: Domain
-    members: Bools
-    of_row: Ints
-    first: Ints
+    members: Bools  # (t, n)
+    of_row: Ints  # (t,): kind of each row
+    first: Ints  # (r,): one row of each kind
 
     @classmethod
     def build(cls, domain: Domain, members: Bools) -> Rows:
@@ -86,11 +77,8 @@ class Rows:
     def variances(self, found: Estimates) -> tuple[Floats, Ints]:
         """Return the variance of every kind of row for the different covariances, and each geounit's.
 
-        Returns
-        -------
-        variances : float64 (c, r)
-            In squared counts; infinite where the measurements say nothing.
-        which : int64 (g,)
+        - Returns `variances` (c, r): in squared counts; infinite where the measurements say nothing.
+        - Returns `which` (g,).
         """
         variance, which = np.maximum(self.quadratic(found.covariance), 0.0), found.covariance.which
         if found.unknown is None:

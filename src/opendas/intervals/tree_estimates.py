@@ -118,13 +118,6 @@ class Covaried:
 class MeasuredTotals:
     """What the own measurements of geounits say about their totals.
 
-    Parameters
-    ----------
-    value : float64 (g,)
-        Weighted means.
-    variance : float64 (g,)
-        From the parameters of the noise: of a normal law whose tails bound those of the mean's error.
-
     Notes
     -----
     Canonne, Kamath and Steinke (2020), Corollary 17: a discrete Gaussian is sub-Gaussian with its own
@@ -132,7 +125,8 @@ class MeasuredTotals:
     standard deviations from its mean with a probability of at most ``2 exp(-t**2 / 2)``.
     """
 
-    value: Floats
+    value: Floats  # (g,): weighted means
+    # (g,): from the parameters of the noise: of a normal law whose tails bound those of the mean's error.
     variance: Floats
 
     @classmethod

@@ -44,19 +44,10 @@ def path_kinds(plan: MeasurementPlan) -> tuple[Path, ...]:
 def plan_loss(plan: MeasurementPlan, held: ProtectionMap | None = None) -> WorstLoss:
     """Return the exact loss of one changed record under a plan's own neighbour relation.
 
-    Parameters
-    ----------
-    plan : MeasurementPlan
-    held : ProtectionMap, optional
-        Compare only inputs that agree on the exact facts, as the guarantee of a release does. Answers that
-        the facts fix then never differ, whatever their budget. By default, all neighbours are compared.
+    `held`: compare only inputs that agree on the exact facts, as the guarantee of a release does. Answers
+    that the facts fix then never differ, whatever their budget. By default, all neighbours are compared.
 
-    Raises
-    ------
-    ConfigError
-        If a protected unit may have several records.
-    PrivacyError
-        If the facts leave no neighbours to compare.
+    Raises `PrivacyError` if the facts leave no neighbours to compare.
     """
     if plan.budget.contribution.bound is not None:  # a unit may also disappear
         raise ConfigError(UNITS_OF_SEVERAL)
@@ -72,17 +63,7 @@ def plan_loss(plan: MeasurementPlan, held: ProtectionMap | None = None) -> Worst
 def attribute_loss(plan: MeasurementPlan, attribute: str, held: ProtectionMap | None = None) -> WorstLoss:
     """Return the exact loss when one record changes in one attribute and keeps its leaf.
 
-    Parameters
-    ----------
-    plan : MeasurementPlan
-    attribute : str
-    held : ProtectionMap, optional
-        As for :func:`plan_loss`. If no record can change in this attribute alone, the loss is 0.
-
-    Raises
-    ------
-    ConfigError
-        If the product has no such attribute.
+    `held`: as for :func:`plan_loss`. If no record can change in this attribute alone, the loss is 0.
     """
     product = plan.product
     if attribute not in product.schema.names:
@@ -96,13 +77,10 @@ def attribute_loss(plan: MeasurementPlan, attribute: str, held: ProtectionMap | 
 def attribute_losses(plan: MeasurementPlan, held: ProtectionMap | None = None) -> Mapping[str, Fraction]:
     """Return the largest loss when one record changes in a single attribute, for each attribute.
 
-    Returns
-    -------
-    mapping of str to Fraction
-        Attribute -> rho or pure epsilon, in schema order, without attributes that no measured query
-        distinguishes or that cannot change alone. Without bypassed geounits and facts the figures are those
-        of :func:`~opendas.budget.attribute_rho`. A geounit that takes over the share of geounits below it
-        spends it by its own level's query shares, which may distinguish an attribute more or less often.
+    Returns: attribute -> rho or pure epsilon, in schema order, without attributes that no measured query
+    distinguishes or that cannot change alone. Without bypassed geounits and facts the figures are those of
+    :func:`~opendas.budget.attribute_rho`. A geounit that takes over the share of geounits below it spends it
+    by its own level's query shares, which may distinguish an attribute more or less often.
     """
     found = _found(plan, _of_units(plan, held))
     losses = {
@@ -143,10 +121,7 @@ def told_apart(product: Product, attribute: str, query: QueryGroup) -> bool:
 def within_loss(plan: MeasurementPlan, geolevel: str, held: ProtectionMap | None = None) -> WorstLoss:
     """Return the exact loss when one record moves between leaves of one geounit of a geolevel.
 
-    Raises
-    ------
-    GeographyError
-        If the spine has no such geolevel.
+    Raises `GeographyError` if the spine has no such geolevel.
     """
     top = plan.spine.index(geolevel)
     held = ProtectionMap.without_facts(plan) if held is None else held

@@ -35,27 +35,14 @@ from opendas.privacy.exact import parse_fraction
 
 @dataclass(frozen=True, slots=True)
 class AreaLoss:
-    """Loss of a record that moves inside one official area, over all areas of a kind.
+    """Loss of a record that moves inside one official area, over all areas of a kind."""
 
-    Parameters
-    ----------
-    kind : str
-        Official geolevel or entity category.
-    areas : int
-        Number of areas with at least one leaf. An area with a single leaf has loss 0.
-    largest : Fraction
-        Largest loss of an area: rho, or epsilon for the discrete Laplace.
-    median : Fraction
-        At least half of the areas lose at most this, and at least half lose at least this.
-    above_spine : int or None
-        Number of areas that lose more than the plan states for a spine geounit of this geolevel; None if the
-        spine has no such geolevel.
-    """
-
-    kind: str
-    areas: int
-    largest: Fraction
-    median: Fraction
+    kind: str  # official geolevel or entity category
+    areas: int  # Number of areas with at least one leaf. An area with a single leaf has loss 0.
+    largest: Fraction  # largest loss of an area: rho, or epsilon for the discrete Laplace
+    median: Fraction  # at least half of the areas lose at most this, and at least half lose at least this
+    # Number of areas that lose more than the plan states for a spine geounit of this geolevel; None if the
+    # spine has no such geolevel.
     above_spine: int | None
 
     @classmethod

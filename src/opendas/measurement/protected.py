@@ -62,38 +62,23 @@ def _percent(share: Fraction) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What remains protected given the exact facts of a run; public.
+    """What remains protected given the exact facts of a run; public."""
 
-    Parameters
-    ----------
-    facts : tuple of str
-        Names of exactly published facts: invariants, bounds that leave no room, facts of the frame.
-    places : int
-        Number of pairs (leaf, cell) in which a record can be.
-    alone : int
-        Number of places without an alternative: a record there is known.
-    least, median : int
-        Number of other places that the facts leave to a record: at worst, and at the median place.
-    loss : Fraction
-        Largest loss between neighbours that agree on all facts: rho, or epsilon for the discrete Laplace.
-    attributes : mapping of attribute to Protected
-    geolevels : mapping of geolevel to Protected
-        Protection of the record's geounit on the spine.
-    queries : mapping of query group to mapping of geolevel to Protected
-    nested : bool
-        Whether every consequence of the facts is found.
-    """
-
+    # Names of exactly published facts: invariants, bounds that leave no room, facts of the frame.
     facts: tuple[str, ...]
-    places: int
-    alone: int
+    places: int  # number of pairs (leaf, cell) in which a record can be
+    alone: int  # number of places without an alternative: a record there is known
+    # least, median: number of other places that the facts leave to a record: at worst, and at the median
+    # place.
     least: int
     median: int
+    # Largest loss between neighbours that agree on all facts: rho, or epsilon for the discrete Laplace.
     loss: Fraction
-    attributes: Mapping[str, Protected]
+    attributes: Mapping[str, Protected]  # attribute -> Protected
+    # geolevel -> Protected: protection of the record's geounit on the spine.
     geolevels: Mapping[str, Protected]
-    queries: Mapping[str, Mapping[str, Protected]]
-    nested: bool = True
+    queries: Mapping[str, Mapping[str, Protected]]  # query group -> geolevel -> Protected
+    nested: bool = True  # whether every consequence of the facts is found
 
     @property
     def alternatives(self) -> str:

@@ -98,67 +98,37 @@ def _of_geolevel(table: Mapping[str, Passes], keys: tuple[str, ...]) -> Passes |
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """Everything that defines a product.
+    """Everything that defines a product."""
 
-    Parameters
-    ----------
-    name : str
-        For instance ``pl94-persons``.
-    query_names : tuple of str
-        Declared query groups, canonical, ``total`` and ``detailed`` included.
-    invariants, bounds, structural_zeros, linear : tuples of declarations
-    protected_unit : str
-        What one record is, in words: ``person``, ``housing unit``.
-    layout : str
-        Microdata layout: ``persons``, ``units``, ``dhc-persons`` or the product's own name (generic).
-    preset : str or None
-        Default budget preset by name.
-    budget : mapping or None
-        A product file's own ``[budget]``, as written.
-    provenance : mapping of attribute to Provenance
-        Where the labels come from; empty where nobody has said, which a run refuses.
-    discovery : Discovery or None
-        The act that found private labels.
-    tie : Tie or None
-        To which product it may be tied; of a run, to which release it is.
-    prior : PriorTable or None
-        Of a run, the public table that its posterior starts from.
-    workloads : mapping of name to (query group, weight) pairs
-        What a budget means where it names a workload: its share is divided in proportion to the weights.
-    companion : Product or None
-        A second histogram of the same protected units, which counts every one of them, while a unit may have
-        no record here: households, and the housing units and group quarters that they live in or not. A run
-        measures both, and ties this one to what it released of the companion.
-    """
-
-    name: str
+    name: str  # for instance ``pl94-persons``
     schema: Schema
     recodes: tuple[Recode, ...]
-    query_names: tuple[str, ...]
+    query_names: tuple[str, ...]  # declared query groups, canonical, ``total`` and ``detailed`` included
     invariants: tuple[Invariant, ...]
     bounds: tuple[Bound, ...]
     structural_zeros: tuple[StructuralZero, ...]
-    protected_unit: str
+    protected_unit: str  # what one record is, in words: ``person``, ``housing unit``
+    # Microdata layout: ``persons``, ``units``, ``dhc-persons`` or the product's own name (generic).
     layout: str
     passes: PassPlan
-    preset: str | None = None
-    budget: Mapping[str, object] | None = field(default=None)
+    preset: str | None = None  # default budget preset by name
+    budget: Mapping[str, object] | None = field(default=None)  # a product file's own ``[budget]``, as written
+    # attribute -> Provenance: where the labels come from; empty where nobody has said, which a run refuses.
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
-    discovery: Discovery | None = None
-    tie: Tie | None = None
-    prior: PriorTable | None = None
+    discovery: Discovery | None = None  # the act that found private labels
+    tie: Tie | None = None  # to which product it may be tied; of a run, to which release it is
+    prior: PriorTable | None = None  # of a run, the public table that its posterior starts from
+    # A second histogram of the same protected units, which counts every one of them, while a unit may have no
+    # record here: households, and the housing units and group quarters that they live in or not. A run
+    # measures both, and ties this one to what it released of the companion.
     companion: Product | None = None
+    # name -> (query group, weight) pairs: what a budget means where it names a workload: its share is divided
+    # in proportion to the weights.
     workloads: Mapping[str, tuple[tuple[str, Fraction], ...]] = field(default_factory=dict)
     linear: tuple[LinearConstraint, ...] = ()
 
     def each_query(self, shares: Mapping[str, Fraction]) -> dict[str, Fraction]:
-        """Return the shares of a geolevel with workloads divided among their query groups.
-
-        Raises
-        ------
-        ConfigError
-            If a query group of a workload has a share of its own, too.
-        """
+        """Return the shares of a geolevel with workloads divided among their query groups."""
         found: dict[str, Fraction] = {}
         for name, share in shares.items():
             members = self.workloads.get(name, ((name, Fraction(1)),))

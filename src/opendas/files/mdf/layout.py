@@ -148,10 +148,7 @@ def check_mdf(product: Product, frame: Frame) -> None:
 def mdf_layout(product: Product, frame: Frame) -> Layout:
     """Return the layout of `product` on `frame`.
 
-    Raises
-    ------
-    GeographyError, ConfigError
-        See :func:`check_mdf`.
+    Raises `GeographyError, ConfigError` see :func:`check_mdf`.
     """
     check_mdf(product, frame)
     if product.layout == "persons":

@@ -74,24 +74,12 @@ CENSUS_UNITS = ("hu", *GQ_COLUMNS)
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """How the official codes of a leaf are found.
+    """How the official codes of a leaf are found."""
 
-    Parameters
-    ----------
-    leaf : str
-        Name of the leaf geolevel.
-    width : int or None
-        Characters of a leaf geocode, where all have the same number.
-    above : tuple of LevelRule
-        Levels above the leaf, top first.
-    root : str or None
-        Topmost census geolevel for census blocks, None for other hierarchies.
-    """
-
-    leaf: str
-    width: int | None
-    above: tuple[LevelRule, ...]
-    root: str | None = None
+    leaf: str  # name of the leaf geolevel
+    width: int | None  # characters of a leaf geocode, where all have the same number
+    above: tuple[LevelRule, ...]  # levels above the leaf, top first
+    root: str | None = None  # topmost census geolevel for census blocks, None for other hierarchies
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -24,18 +24,11 @@ if TYPE_CHECKING:
 
 
 class Rows(NamedTuple):
-    """Row maps and constraint groups over the same n cells, stacked for compiled code.
+    """Row maps and constraint groups over the same n cells, stacked for compiled code."""
 
-    Attributes
-    ----------
-    maps : int32 array, (maps, n)
-        Row of each cell in each map, numbered from 0; -1 where a cell lies in no row.
-    groups : bool array, (groups, n)
-        Cells of each constraint group.
-    """
-
+    # (maps, n): row of each cell in each map, numbered from 0; -1 where a cell lies in no row.
     maps: NDArray[np.int32]
-    groups: Bools
+    groups: Bools  # (groups, n): cells of each constraint group
 
 
 class Forest(NamedTuple):
