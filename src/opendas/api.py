@@ -616,10 +616,12 @@ def export_measurements(out: str | Path, to: str | Path, *, product: str | None 
 
     held = ReleaseFolder(Path(out))
     written: list[Path] = []
-    layouts = ("pl94-persons", "pl94-units", "dhc-persons")
+    layouts = ("pl94-persons", "pl94-units", "dhc-persons", "dhc-units")
     with nothing_half_written(Path(to)):
         for name in _published(held.names, product, Path(to), layouts):
-            written += write_bureau_file(noisy_tree(held[name]), Path(to) / name)
+            second = held[name].product.companion
+            companion = None if second is None else noisy_tree(held[second.name])
+            written += write_bureau_file(noisy_tree(held[name]), Path(to) / name, companion)
     return tuple(written)
 
 

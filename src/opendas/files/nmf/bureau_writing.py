@@ -93,33 +93,45 @@ def _tell_apart(codes: Codes, parent: Ints) -> bool:
     return len(np.unique(np.char.add(np.char.add(parent.astype("S10"), b" "), codes))) == len(codes)
 
 
-def write_bureau_file(tree: NoisyTree, folder: Path) -> list[Path]:
+def write_bureau_file(tree: NoisyTree, folder: Path, companion: NoisyTree | None = None) -> list[Path]:
     """Write measurements and constraints of every geolevel; returns the files.
 
     Parameters
     ----------
     tree : NoisyTree
-        Of a redistricting product or of DHC persons, whatever its hierarchy.
+        Of a redistricting product, of DHC persons or of households of the DHC, whatever its hierarchy.
     folder : Path
         Of the file: ``State.parquet`` and so on come to stand in it.
+    companion : NoisyTree, optional
+        Of all units, on the same hierarchy: they stand in the file of households.
 
     Raises
     ------
     ConfigError
         If the product, or a geolevel, has no name in the published layout, or the noise is not Gaussian.
     """
-    product = tree.product
-    laws = {type(law) for level in tree.levels for kind in level.laws for law in kind if law is not None}
+    product, trees = tree.product, (tree,) if companion is None else (tree, companion)
+    measured = [level for each in trees for level in each.levels]
+    laws = {type(law) for level in measured for kind in level.laws for law in kind if law is not None}
     if laws - {DiscreteGaussian}:
         raise ConfigError(
             "the published layout says the variance of the noise and nothing else, and its readers take it "
             "for Gaussian; this release has discrete Laplace noise."
         )
-    if product.layout not in ("persons", "units", "dhc-persons"):
+    if product.layout not in ("persons", "units", "dhc-persons", "dhc-units"):
         raise ConfigError(
             f"{product.name} has no published layout of measurements that is known here; pl94-persons, "
-            "pl94-units and dhc-persons have."
+            "pl94-units, dhc-persons and dhc-units have."
         )
+    if (product.companion is None) != (companion is None):
+        raise ConfigError(f"{product.name} is published together with its second histogram, if it has one.")
+    if companion is not None:
+        other = {query.name for level in companion.levels for query in level.queries} - {"detailed"}
+        if other:
+            raise ConfigError(
+                f"{companion.product.name}: query {min(other)!r} has no name in the published layout, in "
+                "which all units are asked by tenvacgq alone."
+            )
     levels = [i for i, level in enumerate(tree.spine.levels) if level.name != "root"]
     unknown = [name for name in (tree.spine.names[i] for i in levels) if name not in FOLDERS]
     if unknown:
@@ -131,14 +143,19 @@ def write_bureau_file(tree: NoisyTree, folder: Path) -> list[Path]:
     for number in levels:
         base = folder / f"{FOLDERS[tree.spine.names[number]]}.parquet"
         for part, start, stop in _parts(tree.spine, number, codes):
-            if tree.levels[number].queries:
-                path = base / "DPQuery" / part / "part-00000.parquet"
-                if _write(path, _schema(tree, sign=False), _measured(tree, number, start, stop, codes)):
+            for kind, of, sign in (("DPQuery", _measured, False), ("Constraint", _constraints, True)):
+                path, schema = base / kind / part / "part-00000.parquet", _schema(trees, sign=sign)
+                tables = (of(each, number, start, stop, codes) for each in trees)
+                if _write(path, schema, map(partial(_whole, schema), itertools.chain.from_iterable(tables))):
                     written.append(path)
-            path = base / "Constraint" / part / "part-00000.parquet"
-            if _write(path, _schema(tree, sign=True), _constraints(tree, number, start, stop, codes)):
-                written.append(path)
     return written
+
+
+def _whole(schema: pa.Schema, table: pa.Table) -> pa.Table:
+    """Return rows of one histogram with the columns of all: what is another's divides nothing."""
+    stars = pa.repeat(pa.scalar("*"), len(table))
+    columns = [table[name] if name in table.column_names else stars for name in schema.names]
+    return pa.table(columns, names=schema.names).cast(schema)
 
 
 def _parts(spine: Spine, number: int, codes: Sequence[Codes]) -> Iterator[tuple[str, int, int]]:
@@ -152,14 +169,15 @@ def _parts(spine: Spine, number: int, codes: Sequence[Codes]) -> Iterator[tuple[
         yield f"State={states[start].decode()}", start, stop
 
 
-def _schema(tree: NoisyTree, *, sign: bool) -> pa.Schema:
+def _schema(trees: Sequence[NoisyTree], *, sign: bool) -> pa.Schema:
     """Return the columns; integers have the same width in all parts."""
-    product = tree.product
     widest = max(
-        float(level.variances[np.isfinite(level.variances)].max(initial=0.0)) for level in tree.levels
+        float(level.variances[np.isfinite(level.variances)].max(initial=0.0))
+        for tree in trees
+        for level in tree.levels
     )
     lists = pa.list_(pa.int32() if widest <= _WIDEST else pa.int64())
-    axes = [_COLUMN.get(name, name) for name in product.schema.names]
+    axes = [_COLUMN.get(name, name) for tree in trees for name in tree.product.schema.names]
     texts = ["geocode", "query_name", *(["sign"] if sign else []), *axes]
     return pa.schema(
         [(name, pa.string()) for name in texts]
@@ -185,6 +203,8 @@ def _measured(
 ) -> Iterator[pa.Table]:
     """Yield the answers of consecutive geounits, geounit by geounit; none of what was not asked."""
     noisy = tree.levels[number]
+    if not noisy.queries:
+        return
     sizes = [query.size for query in noisy.queries]
     step = max(1, _VALUES_AT_ONCE // sum(sizes))
     variances = noisy.variances
@@ -200,7 +220,7 @@ def _measured(
         asked = np.repeat(np.isfinite(variance), sizes, axis=1)
         lengths = np.diff(offset)[column]
         yield _table(
-            _schema(tree, sign=False),
+            _schema((tree,), sign=False),
             codes[number][first:last][row],
             column,
             texts,
@@ -240,6 +260,8 @@ def _texts(product: Product, query: QueryGroup) -> list[Any]:
     axes, shape = ["*"] * len(product.schema.names), [1] * len(product.schema.names)
     for factor, size in zip(query.factors, query.shape, strict=True):
         axes[positions[factor]], shape[positions[factor]] = _COLUMN.get(factor, factor), size
+    if query.name == "detailed" and product.layout == "tenvacgq":
+        return ["tenvacgq_dpq", "tenvacgq", [query.size]]
     if query.name == "detailed":
         axes = ["detailed"] * len(axes)
     return [f"{query.name}_dpq", *axes, shape]
@@ -257,12 +279,21 @@ def _constraints(
         if held.query.name == "total":
             texts.append(["total_con", "=", *axes, one])
             blocks.append(partial(_rows, held.answers))
+        if held.query.name == "hhgq_vector":
+            texts.append(["gq_vect_con", "=", "hhgq_vector", [held.query.size]])
+            blocks.append(partial(_rows, held.answers))
     if table.joint is not None and len(np.unique(table.joint.group)) == len(table.joint.group):
         texts.append(["total_con", "=", *axes, one])  # of one part each, so that it is that part's
         blocks.append(partial(_rows, table.joint.totals[table.joint.group][:, None]))
-    if table.tied is not None:
+    if table.tied is not None and product.layout == "dhc-persons":
         texts.append(["pl94_con", "=", *_texts(product, table.tied.query)[1:]])
         blocks.append(partial(_tied, table.tied))
+    if table.tied is not None and product.layout == "tenvacgq":
+        texts += [
+            ["h1_toth1vacant_con", "=", "vacant", [1]],
+            ["gq_vect_con", "=", "hhgq_vector", [table.tied.query.size - 1]],
+        ]
+        blocks.append(partial(_units, table.tied))
     if product.layout == "persons":
         hhgq = ["hhgq", *axes[1:], [len(product.schema.attributes[0].levels), *one[1:]]]
         if product.bounds:
@@ -280,7 +311,7 @@ def _constraints(
         last = min(first + step, stop)
         kind = np.tile(np.arange(len(texts)), last - first)
         yield _table(
-            _schema(tree, sign=True),
+            _schema((tree,), sign=True),
             np.repeat(codes[number][first:last], len(texts)),
             kind,
             texts,
@@ -292,6 +323,12 @@ def _constraints(
 
 def _rows(values: Ints, first: int, last: int) -> Ints:
     return values[first:last]
+
+
+def _units(tied: PublicCounts, first: int, last: int) -> Ints:
+    """Return vacant units; then all housing units, and the group quarters of each type."""
+    vacant, occupied, quarters = np.split(_tied(tied, first, last), (1, 2), axis=1)
+    return np.concatenate([vacant, vacant + occupied, quarters], axis=1)
 
 
 def _tied(tied: PublicCounts, first: int, last: int) -> Ints:
