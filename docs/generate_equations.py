@@ -14,6 +14,7 @@ import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -118,6 +119,7 @@ def cited(text: str) -> Iterator[tuple[str, str]]:
                 yield paper, f"{kind} {number}"
 
 
+@cache
 def places() -> dict[tuple[str, str], list[Place]]:
     """Find every citation in the package: by function, class or module, or by the line of a comment."""
     found: dict[tuple[str, str], set[Place]] = defaultdict(set)

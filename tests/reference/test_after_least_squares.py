@@ -222,10 +222,10 @@ def test_totals_are_exact(kind, total):
 def test_wrong_arguments():
     for wrong, words in (
         ({"total": 0}, "positive"),
-        ({"total": 1, "weights": (1, 1)}, "weights"),
-        ({"total": 1, "weights": (0, 0, 0, 0)}, "weights"),
-        ({"total": 1, "weights": (1, 1, 1, -1)}, "weights"),
-        ({"total": 1, "weights": (1, 1, 1, np.nan)}, "weights"),
+        ({"total": 1, "weights": (1, 1)}, "weight for each"),
+        ({"total": 1, "weights": (0, 0, 0, 0)}, "weight for each"),
+        ({"total": 1, "weights": (1, 1, 1, -1)}, "weight for each"),
+        ({"total": 1, "weights": (1, 1, 1, np.nan)}, "weight for each"),
         ({"total": 1000, "mechanism": "discrete-laplace"}, "above 300"),
     ):
         with pytest.raises(BudgetError, match=words):
@@ -237,7 +237,7 @@ def test_wrong_arguments():
     with pytest.raises(BudgetError, match="no leaf"):
         allocate_after_least_squares(Hierarchy.of([[0], []]), 1)
     for budgets in ((1,), (1, 1, 1, -1), (1, 1, 1, np.inf)):
-        with pytest.raises(BudgetError, match="budgets of 4 levels"):
+        with pytest.raises(BudgetError, match="budget for each of 4 levels"):
             least_squares_variances(SMALL, budgets)
 
 

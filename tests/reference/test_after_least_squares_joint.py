@@ -118,6 +118,7 @@ def test_matrices_of_several_dimensions():
     assert found.objective == pytest.approx(objective(found.budget, targets, product), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_rhode_island_at_the_production_total(tmp_path):
     """Targets that the production preset measures; the optimum may not be worse than the preset."""
     path = tmp_path / "run.toml"

@@ -77,6 +77,12 @@ least_squares = { "*" = [["rest"]] }
 rounder = { "*" = [["total"]] }
 [tie]
 release = "first"
+[prior]
+path = "earlier.csv"
+name = "counts of 2010"
+query = "detailed"
+geocode = "GEOID10"
+count = "n"
 """
 
 WRONG = """[run]
@@ -141,6 +147,8 @@ def test_paths_start_from_the_run_file(tmp_path: Path) -> None:
     assert run_file.input.units is not None
     assert run_file.input.units.path == (tmp_path / "units.csv",)
     assert run_file.geography.block_assignment == (tmp_path / "baf.zip",)
+    assert run_file.prior is not None
+    assert run_file.prior.path == tmp_path / "earlier.csv"
 
 
 def test_a_frame_from_records_is_no_path(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert set(listed) == pages
 
 
+@pytest.mark.slow
 def test_the_site_asks_nobody_else(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 20
@@ -77,6 +78,7 @@ def test_an_outside_request_would_be_seen() -> None:
     assert outside('<link rel="stylesheet" href="//fonts.example.org/css">')
 
 
+@pytest.mark.slow
 def test_links_to_places_on_a_page_lead_somewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         html = page.read_text(encoding="utf-8")

@@ -307,7 +307,7 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     assert result.exit_code == 4 or isinstance(result.exception, FormatError)
 
 
-@pytest.mark.parametrize("pums", [False, True])
+@pytest.mark.parametrize("pums", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_rhode_island_is_tied_exactly(tmp_path: Path, pums: bool) -> None:
     path = shared_data("pl94_2010_ri/ri2010.pl.zip")
     files = [shared_data("pums_2018/csv_pri.zip")] if pums else []
