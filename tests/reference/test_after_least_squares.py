@@ -237,7 +237,7 @@ def test_wrong_arguments():
     with pytest.raises(BudgetError, match="no leaf"):
         allocate_after_least_squares(Hierarchy.of([[0], []]), 1)
     for budgets in ((1,), (1, 1, 1, -1), (1, 1, 1, np.inf)):
-        with pytest.raises(BudgetError, match="budget for each of 4 levels"):
+        with pytest.raises(BudgetError, match="budgets: give one for each of 4 levels"):
             least_squares_variances(SMALL, budgets)
 
 

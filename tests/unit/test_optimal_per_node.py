@@ -102,8 +102,8 @@ def test_replaced_records_are_refused() -> None:
         ([], "at least one level"),
         ([[0], []], "list of node numbers"),
         ([[0], [0.5]], "list of node numbers"),
-        ([[0], [1]], "no node of the level above"),
-        ([[0], [-1]], "no node of the level above"),
+        ([[0], [1]], "not a node of the level above"),
+        ([[0], [-1]], "not a node of the level above"),
         ([[0, 0], [0, 0]], "has no child"),
     ],
 )

@@ -164,7 +164,7 @@ def least_squares_variances(
     kind, factor = noise_kind(mechanism), float(sensitivity_factor(relation(neighbours)))
     numbers = np.array([float(budget) for budget in budgets], dtype=np.float64)
     if len(numbers) != len(hierarchy) or not np.all(np.isfinite(numbers)) or np.any(numbers < 0):
-        raise BudgetError(f"give one budget for each of {len(hierarchy)} levels, none negative.")
+        raise BudgetError(f"budgets: give one for each of {len(hierarchy)} levels, none negative.")
     measured = np.flatnonzero(numbers)
     if not len(measured):
         return (None,) * len(hierarchy)
@@ -193,7 +193,7 @@ def _weights(weights: Sequence[float] | None, levels: int) -> Floats:
     chosen = np.ones(levels) if weights is None else np.array([float(w) for w in weights], dtype=np.float64)
     if len(chosen) != levels or not np.all(np.isfinite(chosen)) or np.any(chosen < 0) or not chosen.any():
         raise BudgetError(
-            f"give one weight for each of {levels} levels: finite, not negative and not all zero."
+            f"weights: give one for each of {levels} levels, finite, none negative and not all zero."
         )
     return chosen
 
