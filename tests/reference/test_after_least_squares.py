@@ -222,10 +222,10 @@ def test_totals_are_exact(kind, total):
 def test_wrong_arguments():
     for wrong, words in (
         ({"total": 0}, "positive"),
-        ({"total": 1, "weights": (1, 1)}, "weight for each"),
-        ({"total": 1, "weights": (0, 0, 0, 0)}, "weight for each"),
-        ({"total": 1, "weights": (1, 1, 1, -1)}, "weight for each"),
-        ({"total": 1, "weights": (1, 1, 1, np.nan)}, "weight for each"),
+        ({"total": 1, "weights": (1, 1)}, "weights: give one for each of 4 levels"),
+        ({"total": 1, "weights": (0, 0, 0, 0)}, "weights: give one for each of 4 levels"),
+        ({"total": 1, "weights": (1, 1, 1, -1)}, "weights: give one for each of 4 levels"),
+        ({"total": 1, "weights": (1, 1, 1, np.nan)}, "weights: give one for each of 4 levels"),
         ({"total": 1000, "mechanism": "discrete-laplace"}, "above 300"),
     ):
         with pytest.raises(BudgetError, match=words):
