@@ -543,6 +543,7 @@ def tabulate(
     plan.
     """
     from opendas.custody.folders import holding
+    from opendas.files.release_folder import check_outside
     from opendas.intervals.laws import exact_level
     from opendas.runs.facts import issue_certificate
     from opendas.tables.interval_tables import DEFAULT_CONFIDENCE
@@ -551,6 +552,8 @@ def tabulate(
     from opendas.version import issue_date
 
     folder = _path(to)
+    if folder is not None:
+        check_outside(folder)
     if (blocks is None) != (bool(geolevel) or format == "pl94"):
         raise ConfigError("give either a geolevel or blocks for the tables.")
     if blocks is not None:
@@ -610,6 +613,7 @@ def export_measurements(out: str | Path, to: str | Path, *, product: str | None 
         If it holds only the measurements that an estimate used.
     """
     from opendas.custody.folders import nothing_half_written
+    from opendas.files.mdf.reading import write_stamps
     from opendas.files.nmf.bureau_writing import write_bureau_file
     from opendas.files.nmf.release_tree import noisy_tree
     from opendas.files.release_folder import ReleaseFolder
@@ -618,10 +622,12 @@ def export_measurements(out: str | Path, to: str | Path, *, product: str | None 
     written: list[Path] = []
     layouts = ("pl94-persons", "pl94-units", "dhc-persons", "dhc-units")
     with nothing_half_written(Path(to)):
-        for name in _published(held.names, product, Path(to), layouts):
+        names = _published(held.names, product, Path(to), layouts)
+        for name in names:
             second = held[name].product.companion
             companion = None if second is None else noisy_tree(held[second.name])
             written += write_bureau_file(noisy_tree(held[name]), Path(to) / name, companion)
+        written += write_stamps({name: held[name].stamps for name in names}, Path(to))
     return tuple(written)
 
 
@@ -641,16 +647,17 @@ def export_microdata(out: str | Path, to: str | Path, *, product: str | None = N
         If the place is not empty, or the release holds no such microdata.
     """
     from opendas.custody.folders import nothing_half_written
-    from opendas.files.mdf.reading import write_state_files
+    from opendas.files.mdf.reading import write_stamps, write_state_files
     from opendas.files.release_folder import ReleaseFolder
 
     held = ReleaseFolder(Path(out))
     written: list[Path] = []
     with nothing_half_written(Path(to)):
-        for name in _published(held.names, product, Path(to)):
-            one = held[name]
+        exported = [held[name] for name in _published(held.names, product, Path(to))]
+        for one in exported:
             census = 0 if one.official is None else one.official.census
             written += write_state_files(one.mdf, one.product, one.frame, Path(to), census or 2020)
+        written += write_stamps({one.name: one.stamps for one in exported}, Path(to))
     return tuple(written)
 
 

@@ -16,6 +16,7 @@ import pytest
 import opendas
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.custody.stamps import NOT_FOR_RELEASE
 from opendas.demo import write_demo
 from opendas.demo.nation import write_nation
 from opendas.errors import ConfigError, FormatError, GeographyError, PrivacyError
@@ -38,6 +39,17 @@ def made(tmp_path_factory) -> dict[str, Path]:
             opendas.release(opendas.load(path), folder / "out", seed=1, measurements="full")
         opendas.export_measurements(folder / "out", folder / "nmf")
     return found
+
+
+def test_stamps_of_a_release_stand_beside_what_has_no_place_for_them(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
+    """The noise of these runs came from a seed: anyone could take it away."""
+    out = made["standard"] / "out"
+    opendas.export_microdata(out, tmp_path / "ppmf")
+    for exported in (made["standard"] / "nmf", tmp_path / "ppmf"):
+        said = (exported / "STAMPS").read_text().splitlines()
+        assert said == [f"pl94-{name}: {NOT_FOR_RELEASE}" for name in ("persons", "units")]
 
 
 def microdata(out: Path) -> dict[str, bytes]:

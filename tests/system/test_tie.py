@@ -477,6 +477,10 @@ def test_nothing_is_drawn_where_one_of_several_products_cannot_be(world: Path, t
     assert code == 2
     assert "fine is tied to a release of mini" in text
     assert not (copy / "release/replicates").exists()
+    words = ("tabulate", copy, "--tables", "kind", "--geolevel", "town", "--to", copy / "release/mdf")
+    code, text = opendas(*words)
+    assert code == 2
+    assert "a release holds what is certified" in text
     code, text = opendas("verify", copy)
     assert code == 0, text
 

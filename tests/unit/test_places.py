@@ -22,7 +22,12 @@ WRITERS = {
     *("HistogramWriter", "ParquetWriter", "parquet_sink", "write_here", "write_secret", "memmap", "RunLog"),
     *("TemporaryDirectory", "NamedTemporaryFile", "TemporaryFile", "mkdtemp", "copytree", "copyfile", "move"),
     *("whole", "new_file", "move_folder", "write_csv", "memfd_create", "symlink_to", "open_output_stream"),
+    *("to_csv", "to_parquet", "sink_parquet", "write_dataset", "OSFile", "open_append_stream", "mkstemp"),
+    *("copy2", "hardlink_to", "to_pickle", "write_ipc", "to_feather", "write_feather"),
 }
+OWNED = {("np", "save"), ("shutil", "copy"), ("os", "link"), ("os", "symlink"), ("os", "write")}
+OWNED |= {("sqlite3", "connect"), ("pq", "write_table")}
+"""Names that say nothing without the module that they are of."""
 _MODE = re.compile(r"^[rwaxb+t]{1,3}$")
 
 
@@ -38,7 +43,7 @@ def writing(tree: ast.Module) -> Iterator[str]:
             else ""
         )
         name = getattr(function, "attr", getattr(function, "id", ""))
-        if name in WRITERS:
+        if name in WRITERS or (owner, name) in OWNED:
             yield name
         elif (owner, name) == ("os", "open") and not only_reads(node):
             yield "os.open"
@@ -96,6 +101,12 @@ def test_the_page_names_every_module_that_writes() -> None:
         ("path.symlink_to(other)", ["symlink_to"]),
         ("system.open_output_stream(there)", ["open_output_stream"]),
         ("folder.whole(name)", ["whole"]),
+        ("frame.to_parquet(path)", ["to_parquet"]),
+        ("pq.write_table(table, path)", ["write_table"]),
+        ("np.save(path, a)", ["save"]),
+        ("counts.save(path)", []),
+        ("shutil.copy(a, b)", ["copy"]),
+        ("counts.copy()", []),
     ],
 )
 def test_the_search_sees_what_writes(text: str, found: list[str]) -> None:

@@ -210,9 +210,30 @@ def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
 
 
 def generators(tree: ast.Module) -> Iterator[str]:
+    wanted = {"default_rng", "RandomState", "urandom", "getrandom", "PCG64", "Philox", "SFC64", "MT19937"}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr in ("default_rng", "RandomState", "urandom"):
+        if isinstance(node, ast.Attribute) and node.attr in wanted:
             yield node.attr
+        elif isinstance(node, ast.ImportFrom):
+            yield from (alias.name for alias in node.names if alias.name in wanted)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith(
+            ("np.random.", "numpy.random.")
+        ):
+            yield ast.unparse(node.func)
+
+
+def test_the_search_sees_generators_however_they_are_named() -> None:
+    for text in (
+        "np.random.default_rng(1)",
+        "np.random.normal(0, 1)",
+        "numpy.random.seed(1)",
+        "from numpy.random import default_rng",
+        "from os import urandom",
+        "np.random.Generator(bits)",
+        "os.getrandom(8)",
+    ):
+        assert list(generators(ast.parse(text))), text
+    assert not list(generators(ast.parse("def draw(rng: np.random.Generator) -> None: rng.normal()")))
 
 
 def test_other_generators_are_only_where_nothing_confidential_is_drawn() -> None:
@@ -224,12 +245,12 @@ def test_other_generators_are_only_where_nothing_confidential_is_drawn() -> None
     The public samplers draw for their caller, with either; no run uses them.
     """
     found = {name: set(generators(tree)) for name, tree in MODULES.items()}
-    numpy = {name for name, used in found.items() if used - {"urandom"}}
+    system = {"urandom", "getrandom"}
+    numpy = {name for name, used in found.items() if used - system}
     public = ("opendas.demo", "opendas.comparison.swapping", "opendas.runs.simulated.replicates")
     assert all(within(name, *public) for name in numpy), numpy
-    system = {name for name, used in found.items() if "urandom" in used}
     keys = {f"opendas.custody.{part}" for part in ("run_key", "passphrase", "secret_files")}
-    assert system == keys | {"opendas.sampling.draws"}
+    assert {name for name, used in found.items() if used & system} == keys | {"opendas.sampling.draws"}
     assert {n for n in MODULES if ("opendas.sampling.draws", "sample") in imported(n)} == {"opendas.api"}
 
 

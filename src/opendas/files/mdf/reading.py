@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from opendas.arrays import Ints
-from opendas.custody.folders import atomic_file
+from opendas.custody.folders import atomic_file, write_atomic
 from opendas.errors import ConfigError, Finding, FormatError, GeographyError, SchemaError
 from opendas.files.mdf.layout import Column, Layout, estimate_of_records, mdf_layout
 from opendas.files.parquet import open_parquet, reading
@@ -89,6 +89,15 @@ def write_state_files(
             for _, part in parts:
                 pacsv.write_csv(part, file, options)
     return written
+
+
+def write_stamps(stamps: Mapping[str, Sequence[str]], to: Path) -> tuple[Path, ...]:
+    """Write the stamps of products beside files whose layout has no place for them, if there are any."""
+    lines = [f"{name}: {stamp}\n" for name, of in stamps.items() for stamp in of]
+    if not lines:
+        return ()
+    write_atomic(to / "STAMPS", "".join(lines).encode())
+    return (to / "STAMPS",)
 
 
 def _runs(batch: Any, column: int) -> Iterator[tuple[str, Any]]:
