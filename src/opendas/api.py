@@ -627,7 +627,7 @@ def export_measurements(out: str | Path, to: str | Path, *, product: str | None 
             second = held[name].product.companion
             companion = None if second is None else noisy_tree(held[second.name])
             written += write_bureau_file(noisy_tree(held[name]), Path(to) / name, companion)
-        written += write_stamps({name: held[name].stamps for name in names}, Path(to))
+        write_stamps({name: held[name].stamps for name in names}, Path(to))
     return tuple(written)
 
 
@@ -657,7 +657,7 @@ def export_microdata(out: str | Path, to: str | Path, *, product: str | None = N
         for one in exported:
             census = 0 if one.official is None else one.official.census
             written += write_state_files(one.mdf, one.product, one.frame, Path(to), census or 2020)
-        written += write_stamps({one.name: one.stamps for one in exported}, Path(to))
+        write_stamps({one.name: one.stamps for one in exported}, Path(to))
     return tuple(written)
 
 

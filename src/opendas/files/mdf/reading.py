@@ -91,13 +91,11 @@ def write_state_files(
     return written
 
 
-def write_stamps(stamps: Mapping[str, Sequence[str]], to: Path) -> tuple[Path, ...]:
+def write_stamps(stamps: Mapping[str, Sequence[str]], to: Path) -> None:
     """Write the stamps of products beside files whose layout has no place for them, if there are any."""
     lines = [f"{name}: {stamp}\n" for name, of in stamps.items() for stamp in of]
-    if not lines:
-        return ()
-    write_atomic(to / "STAMPS", "".join(lines).encode())
-    return (to / "STAMPS",)
+    if lines:
+        write_atomic(to / "STAMPS", "".join(lines).encode())
 
 
 def _runs(batch: Any, column: int) -> Iterator[tuple[str, Any]]:
