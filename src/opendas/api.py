@@ -158,7 +158,7 @@ def publish_to(
     """
     from opendas.runs.account import note_publication
     from opendas.runs.finished_release import Release
-    from opendas.runs.publish import address_of, publish_release, settle_choice
+    from opendas.runs.publish import address_of, publish_release, stamp_or_refuse_choice
     from opendas.runs.workspace import refuse_clear_keys
 
     folder = address_of(address)
@@ -178,7 +178,7 @@ def publish_to(
             f"{out} is not published: {', '.join(failed)} failed. Run opendas verify for the details."
         )
     del master
-    settle_choice(release.path, release.folder, stated=chosen_with_truth)
+    stamp_or_refuse_choice(release.path, release.folder, stated=chosen_with_truth)
     done = publish_release(release.folder, folder, lambda: note_publication(release.path, folder.address))
     return replace(done, rederived=rederive)
 

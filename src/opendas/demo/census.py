@@ -28,7 +28,7 @@ from opendas.demo.homes import (
 )
 from opendas.demo.households import ADULT, CODE, HouseholdPool, allowed_ages, synthetic_households
 from opendas.demo.microdata import read_microdata
-from opendas.demo.settle import Relations, settle_households, settle_quarters
+from opendas.demo.placement import Relations, place_in_households, place_in_quarters
 from opendas.errors import ConfigError
 from opendas.files.parquet import bytes_column, text_column, write_parquet
 from opendas.geography.frame import Frame
@@ -190,7 +190,7 @@ def draw_persons(margins: Margins, pool: HouseholdPool, seed: int) -> People:
     starts = np.searchsorted(margins.block[inside], np.arange(len(margins.frame) + 1))
     allowed = allowed_ages()
     streams = _streams(margins.frame, seed)
-    settle_households(
+    place_in_households(
         streams,
         starts.astype(np.int64),
         margins.race[inside],
@@ -209,7 +209,7 @@ def draw_persons(margins: Margins, pool: HouseholdPool, seed: int) -> People:
     words = _mixed(_mixed(streams[margins.block[outside]]) ^ cells.astype(np.uint64))
     weights, male = _quarters_ages(allowed)
     out = (sex[at_home:], age[at_home:])
-    settle_quarters(words, kind, margins.adult[outside], count, weights, male, out)
+    place_in_quarters(words, kind, margins.adult[outside], count, weights, male, out)
     relgq[at_home:] = np.repeat(kind, count) + len(CODE)
     race[at_home:] = np.repeat(margins.race[outside], count)
     block = np.concatenate(

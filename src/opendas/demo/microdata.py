@@ -20,7 +20,7 @@ from pyarrow import csv
 from opendas.arrays import Bools, Ints
 from opendas.demo.homes import describe, keeps_edits
 from opendas.demo.households import ADULT, CODE, HouseholdPool, allowed_ages
-from opendas.demo.settle import JITTER
+from opendas.demo.placement import JITTER
 from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError
 from opendas.files.parquet import reading
 from opendas.readers.columns.csv_parquet import opened_zip, unpacked

@@ -52,7 +52,7 @@ def address_of(address: str) -> RemoteFolder:
     return RemoteFolder(address)
 
 
-def settle_choice(out: Path, release: Path, *, stated: bool) -> None:
+def stamp_or_refuse_choice(out: Path, release: Path, *, stated: bool) -> None:
     """Refuse a release that may have been chosen with the data in sight, and renew its certificate.
 
     - `release`: the folder ``release/`` of `out`; `out` itself where there is nothing else: its account is

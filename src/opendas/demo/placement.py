@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls
-"""Compiled, and apart for that: settles the people of a block in its occupied units.
+"""Compiled, and apart for that: places the people of a block in its occupied units.
 
 Axes: ``b`` blocks, ``e`` entries, ``p`` people, ``t`` households of a pool. Every block has a stream of
 random words of its own, so that what one block gets depends on no other.
@@ -214,7 +214,7 @@ def _members(stream, k, pool, joining, allowed, codes, out, at):
 
 
 @njit(cache=True, nogil=True)
-def settle_households(streams, starts, cell, adult, count, units, pool, allowed, codes, out):
+def place_in_households(streams, starts, cell, adult, count, units, pool, allowed, codes, out):
     """Settle the household population of every block in its occupied units.
 
     - `streams` (b,): where the random words of a block start.
@@ -275,7 +275,7 @@ def settle_households(streams, starts, cell, adult, count, units, pool, allowed,
 
 
 @njit(cache=True, nogil=True)
-def settle_quarters(streams, kind, adult, count, ages, male, out):
+def place_in_quarters(streams, kind, adult, count, ages, male, out):
     """Draw sex and age of the people in group quarters, one entry after another.
 
     - `streams` (e,).
