@@ -461,6 +461,14 @@ def test_a_tied_run_is_not_repeated_alone(world: Path, seeded: Path, tmp_path: P
     code, text = opendas("replicates", world / "first", "--runs", 2, "--tied", world / "second")
     assert code == 2
     assert "mini is tied to no release" in text
+    code, text = opendas("run", world / "run.toml", "--out", copy)
+    assert code == 0, text
+    words = ("replicates", copy, "--runs", 2, "--product", "fine", "--workers", 1)
+    code, text = opendas(*words)
+    assert code == 2
+    assert f"that of {copy / 'release'} has other microdata" in " ".join(text.split())
+    code, text = opendas(*words, "--tied", world / "first")
+    assert code == 0, text
 
 
 def test_nothing_is_drawn_where_one_of_several_products_cannot_be(world: Path, tmp_path: Path) -> None:

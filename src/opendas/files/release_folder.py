@@ -181,9 +181,7 @@ class ReleaseFolder:
 
     def __getitem__(self, name: str) -> ReleasedProduct:
         if name not in self._products:
-            raise ConfigError(
-                f"this release holds {', '.join(self.names) or 'no product'}; run {name} into it first."
-            )
+            raise ConfigError(f"this release holds {', '.join(self.names) or 'no product'}, not {name}.")
         return self._products[name]
 
     def with_layout(self, layout: str) -> ReleasedProduct | None:

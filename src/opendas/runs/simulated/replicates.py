@@ -75,16 +75,16 @@ class Base:
         tie = run.product.tied
         if tie is None:
             return None
-        beside = is_estimated(self.release, tie.product)
-        release = self.release if beside else self.tied
-        if release is None:
-            raise ConfigError(
-                f"{run.product.name} is tied to a release of {tie.product}, and each replicate to one of "
-                "that release. Name it: opendas replicates OUT --tied EARLIER."
-            )
-        if tie_to(release, run.product, run.resolved.geolevels).microdata != tie.microdata:
-            raise ConfigError(f"--tied {release}: {run.product.name} is tied to other microdata than these.")
-        return Base(release, tie.product, self.tied if beside else None)
+        beside = (self.release,) if is_estimated(self.release, tie.product) else ()
+        named = (*beside, self.tied) if self.tied is not None else beside
+        for folder in named:
+            if tie_to(folder, run.product, run.resolved.geolevels).microdata == tie.microdata:
+                return Base(folder, tie.product, None if folder is self.tied else self.tied)
+        others = f"; that of {' and of '.join(map(str, named))} has other microdata" if named else ""
+        raise ConfigError(
+            f"{run.product.name} is tied to a release of {tie.product}, and each replicate to one of that "
+            f"release{others}. Name it: opendas replicates OUT --tied EARLIER."
+        )
 
 
 def check_earlier(base: Base) -> None:
