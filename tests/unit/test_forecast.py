@@ -205,8 +205,8 @@ def test_many_cells_are_forecast_by_children_and_the_cells_of_their_parent(
     assert few < many
     asked = []
 
-    def small(run: Run, leaves: int, records: int, *, spread: bool = False) -> Any:
-        asked.append((leaves, records, spread))
+    def small(run: Run, leaves: int, records: int, *, spread: bool = False, root: bool = True) -> Any:
+        asked.append((leaves, records, spread, root))
         cells = 4 if spread and records == 600 else 8
         families = (
             SimpleNamespace(geolevel="region", children=1, cells=12),
@@ -222,6 +222,7 @@ def test_many_cells_are_forecast_by_children_and_the_cells_of_their_parent(
     found = measure_small_run(run, records)
     assert [each[2] for each in asked] == [False, False, True, True]
     assert [each[1] for each in asked[2:]] == [600, 2000]
+    assert [each[3] for each in asked] == [False, True, False, False]  # the root is solved once
     assert found["region"] == 0.5 / len(run.spine.levels[0])
     # 1 second for 10 children in 5 cells; an only child takes none
     children, cells = module._families(run.spine, 2, records, possible)
@@ -231,3 +232,10 @@ def test_many_cells_are_forecast_by_children_and_the_cells_of_their_parent(
     children, cells = module._families(run.spine, 1, records, possible)
     towns = len(run.spine.levels[1])
     assert found["town"] == pytest.approx(1e-4 / 2 * (children * cells**3).sum() / towns)
+
+
+def test_a_small_run_without_its_root_has_the_families_of_one_with_it(run: Run) -> None:
+    whole, below = (module._small_run(run, 10, 40, root=root) for root in (True, False))
+    assert [f.geolevel for f in below.families] == [f.geolevel for f in whole.families]
+    assert whole.families[0].methods
+    assert not below.families[0].methods

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from opendas.arrays import Floats
+from opendas.arrays import Floats, Ints
 from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.engines.drive import estimate_spine
 from opendas.engines.work import KeyedSource, Worker
@@ -33,6 +33,7 @@ from opendas.runs.progress.processes import available_memory_mb
 from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
+from opendas.topdown.family_data import FamilyData
 from opendas.topdown.model import FamilyRecord
 
 FIRST_LEAVES, MOST_LEAVES, SMALL_RUN_SECONDS = 50, 2000, 0.5
@@ -293,10 +294,10 @@ def _by_support(run: Run, records: float) -> dict[str, float]:
     if not last:
         return _small_run(run, leaves, round(records / leaves)).geounit_seconds()
     typical = float(np.median(np.diff(spine.leaf_starts(last - 1)))) * records / leaves
-    _small_run(run, few, round(typical / few))  # compiled code is loaded with the first call
+    _small_run(run, few, round(typical / few), root=False)  # compiled code is loaded with the first call
     bottom = _small_run(run, few, round(typical / few))
     inner = [
-        _small_run(run, few, round(min(records, each) / few), spread=True)
+        _small_run(run, few, round(min(records, each) / few), spread=True, root=False)
         for each in INNER_RECORDS
         if last > 1
     ]
@@ -362,8 +363,24 @@ class _SmallRun:
         return float(most), sum(one for _, one in found) / max(1, work)
 
 
-def _small_run(run: Run, leaves: int, records: int = RECORDS, *, spread: bool = False) -> _SmallRun:
-    """Estimate a part with so many leaves, the first or some from everywhere, and so many records in each."""
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """In place of an estimator at the root: its synthetic counts, int64 (n,), which take no time to find."""
+
+    counts: Ints
+    name = "known"
+
+    def fit(self, data: FamilyData) -> Floats:
+        return self.counts[data.cells][None, :].astype(np.float64)
+
+
+def _small_run(
+    run: Run, leaves: int, records: int = RECORDS, *, spread: bool = False, root: bool = True
+) -> _SmallRun:
+    """Estimate a part with so many leaves, the first or some from everywhere, and so many records in each.
+
+    Without `root` a single root has its synthetic counts: with many cells it takes longer than all else.
+    """
     few = min(leaves, len(run.frame))
     last = len(run.frame) - 1 if spread else few - 1
     frame = run.frame.take(np.linspace(0, last, few).round().astype(np.int64))
@@ -371,8 +388,12 @@ def _small_run(run: Run, leaves: int, records: int = RECORDS, *, spread: bool = 
     spine = run.spine
     constraints = bound_table(run.product, frame, spine, {})
     source = KeyedSource(measured_levels(run.plan), _NO_KEY)
-    worker = Worker(run.rules(constraints), source, run.resolved.failsafe, keep_used=True)
     counts = _synthetic_counts(constraints, max(1, records))
+    top, *rules = run.rules(constraints)
+    if not root and len(spine.levels[0]) == 1 and not top.earlier:
+        known = np.bincount(counts.cells, counts.counts, len(top.possible))
+        top = replace(top, estimator=_Known(known.astype(np.int64)))
+    worker = Worker((top, *rules), source, run.resolved.failsafe, keep_used=True)
     model = run.model(constraints)
     began = time.perf_counter()
     estimation = estimate_spine(
