@@ -15,7 +15,6 @@ from importlib import metadata
 from pathlib import Path
 
 from opendas.custody.folders import writable
-from opendas.engines.local import cores
 from opendas.engines.spark.session import java_program
 from opendas.errors import EnvironmentFailure
 from opendas.runs.progress.clock import size_text
@@ -96,6 +95,8 @@ def _python() -> Finding:
 
 
 def _cores() -> Finding:
+    from opendas.engines.local import cores  # loads what runs processes, which other commands do without
+
     usable = cores()
     if usable >= 2:
         return Finding("cores", "ok", f"{usable} usable; a run uses two unless --workers says otherwise")
