@@ -368,7 +368,7 @@ def test_release_folder_says_what_is_there(release, tmp_path):
     folder = ReleaseFolder(release)
     assert folder.names == ("pl94-persons", "pl94-units")
     assert ReleaseFolder(release / "release").names == folder.names
-    with pytest.raises(ConfigError, match="run pl94-x"):
+    with pytest.raises(ConfigError, match="holds pl94-persons, pl94-units, not pl94-x"):
         folder["pl94-x"]
     with pytest.raises(ConfigError, match="holds no release"):
         ReleaseFolder(tmp_path / "nothing")
