@@ -135,8 +135,11 @@ def places() -> dict[tuple[str, str], list[Place]]:
                 spans.append((line, getattr(node, "end_lineno", 1 << 30), name))
                 for item in cited(ast.get_docstring(node) or ""):
                     found[item].add(Place(file, line, name))
-        comments = [token for token in _tokens(path) if token.type == tokenize.COMMENT]
-        for token in comments:
+        if not re.search(r"#.*\(\d{4}\)", text):
+            continue
+        for token in _tokens(path):
+            if token.type != tokenize.COMMENT:
+                continue
             line = token.start[0]
             inside = [span for span in spans if span[0] <= line <= span[1]]
             name = max(inside)[2] if inside else "module"
