@@ -245,7 +245,7 @@ def tree_of(family: Family, rules: LevelRules, groups: Groups) -> Tree:
         units,
         expected,
         kind,
-        scale,
+        np.ascontiguousarray(scale),  # compiled once, with a prior table and without
         lower,
         upper,
         groups.mask,
