@@ -15,7 +15,6 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from opendas.arrays import Floats
 from opendas.budget.allocation import Budget
 from opendas.budget.contribution import ONE_RECORD, Contribution
 from opendas.budget.plan import attribute_rho, budget_loss, within_rho
@@ -317,7 +316,7 @@ class StandIn(Subject):
         tree, place = self._tree
         information: list[Extended] = []
         for level in self.levels:
-            weights = self._weights(budget, level)
+            weights = np.array(self._weights(budget, level))
             exact = np.array([self.held.get(query) == level for query in self.queries])
             if level in self._wholes:
                 information.append(self.algebra.information(np.where(exact, np.inf, 0.0)[None]))
@@ -332,8 +331,8 @@ class StandIn(Subject):
         """Return the loss of the composed noise itself: every path has the same noise."""
         return budget_loss(budget)
 
-    def _weights(self, budget: Budget, level: str) -> Floats:
-        weights = np.zeros(len(self.queries))
+    def _weights(self, budget: Budget, level: str) -> list[float]:
+        weights = [0.0] * len(self.queries)
         shares: Mapping[str, Fraction] = budget.query_shares(level) if budget.geolevels[level] else {}
         for query, share in shares.items():
             if share:
