@@ -20,7 +20,7 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "examples" / "notebooks"
 PAGES = ROOT / "docs" / "notebooks"
-_UNSTYLED = re.compile(r"<style scoped>.*?</style>", re.DOTALL)
+_LOOKS = re.compile(r'<style scoped>.*?</style>| border="1" class="dataframe"| style="text-align: right;"', re.DOTALL)
 """What pandas says of looks: pages have their own."""
 
 
@@ -70,7 +70,7 @@ def page_of(notebook: Any, name: str, folder: Path) -> str:
                 path.write_bytes(base64.b64decode(data["image/png"]))
                 parts.append(f"![Output of the cell above]({path.name})")
             elif "text/html" in data:
-                shown = _UNSTYLED.sub("", data["text/html"]).strip()
+                shown = _LOOKS.sub("", data["text/html"]).strip()
                 parts.append(f'<div class="output" markdown="0">\n{shown}\n</div>')
             elif "text/plain" in data:
                 parts.append(f"```text\n{data['text/plain']}\n```")

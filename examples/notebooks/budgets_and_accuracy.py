@@ -40,7 +40,11 @@ run = od.define(
     input=pd.DataFrame(rows, columns=["site", "age", "count"]),
     frame=pd.DataFrame({"site": sites}),
     product={
-        "product": {"name": "ages", "protected_unit": "person", "provenance": "code-book"},
+        "product": {
+            "name": "ages",
+            "protected_unit": "person",
+            "provenance": "code-book",
+        },
         "attributes": {"age": ages},
         "workloads": {"younger_than": {"attribute": "age", "kind": "prefixes"}},
     },
@@ -54,16 +58,29 @@ run = od.define(
 plans = {
     "cells": None,
     "cells and totals": {"queries": {"*": {"total": "1/3", "detailed": "2/3"}}},
-    "cells and prefixes": {"queries": {"*": {"younger_than": "1/2", "detailed": "1/2"}}},
+    "cells and prefixes": {
+        "queries": {"*": {"younger_than": "1/2", "detailed": "1/2"}}
+    },
 }
 errors = od.experiment(
-    run, rhos=["1/10", "1/3", 1, 3], seeds=8, plans=plans, source="synthetic, made on this page", workers=1
+    run,
+    rhos=["1/10", "1/3", 1, 3],
+    seeds=8,
+    plans=plans,
+    source="synthetic, made on this page",
+    workers=1,
 )
 errors.drop(columns="confidential").head(3)
 
 # %%
-names = {"total": "people in all", "younger_than 8": "people younger than 8", "detailed": "all ages, summed"}
-sites_only = errors[errors.geolevel.eq("site") & errors.metric.eq("mean_abs_error")]
+names = {
+    "total": "people in all",
+    "younger_than 8": "people younger than 8",
+    "detailed": "all ages, summed",
+}
+sites_only = errors[
+    errors.geolevel.eq("site") & errors.metric.eq("mean_abs_error")
+]
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.2), sharex=True)
 for axis, (query, title) in zip(axes, names.items(), strict=True):
     for plan, part in sites_only[sites_only["query"] == query].groupby("plan"):
@@ -79,8 +96,15 @@ figure.tight_layout()
 # % can detect at most.
 
 # %%
-accounts = {rho: od.account(rho=rho, delta="1e-10") for rho in ("1/10", "1/3", "1", "3")}
-pd.DataFrame({"rho": list(accounts), "epsilon": [each.epsilon("cks") for each in accounts.values()]}).round(2)
+accounts = {
+    rho: od.account(rho=rho, delta="1e-10") for rho in ("1/10", "1/3", "1", "3")
+}
+pd.DataFrame(
+    {
+        "rho": list(accounts),
+        "epsilon": [each.epsilon("cks") for each in accounts.values()],
+    }
+).round(2)
 
 # %% [markdown]
 # The noise itself has an exact law. Its probabilities and draws need no floating-point numbers.

@@ -29,10 +29,14 @@ kinds = pd.DataFrame(
     },
     index=["people", "HHT2", "HHT", "CPLT", "others"],
 ).T
-chosen = rng.choice(kinds.index, size=20_000, p=[0.3, 0.28, 0.17, 0.15, 0.09, 0.01])
+chosen = rng.choice(
+    kinds.index, size=20_000, p=[0.3, 0.28, 0.17, 0.15, 0.09, 0.01]
+)
 homes = kinds.loc[chosen].reset_index(drop=True)
 homes["MAFID"] = 100_000_001 + np.arange(len(homes))
-homes["race"] = rng.choice(["01", "02", "03", "04"], size=len(homes), p=[0.75, 0.15, 0.004, 0.096])
+homes["race"] = rng.choice(
+    ["01", "02", "03", "04"], size=len(homes), p=[0.75, 0.15, 0.004, 0.096]
+)
 homes["hispanic"] = rng.choice(["1", "2"], size=len(homes), p=[0.8, 0.2])
 homes["people"].astype(int).describe().round(2)[["count", "mean", "max"]]
 
@@ -49,7 +53,11 @@ pd.DataFrame(
     {
         "RTYPE": "3",
         "MAFID": each["MAFID"],
-        "QAGE": np.where(child, rng.integers(0, 18, len(each)), rng.integers(25, 80, len(each))),
+        "QAGE": np.where(
+            child,
+            rng.integers(0, 18, len(each)),
+            rng.integers(25, 80, len(each)),
+        ),
         "CENHISP": each["hispanic"],
         "CENRACE": each["race"],
         "RELSHIP": each["RELSHIP"],
@@ -69,9 +77,22 @@ pd.DataFrame(
         "CPLT": homes["CPLT"],
     }
 ).to_csv(data / "units.csv", index=False)
-place = {"TABBLKST": "44", "TABBLKCOU": "001", "TABTRACTCE": "000100", "TABBLK": "1000", "TABBLKGRPCE": "1"}
-area = {"REGIONCE": "1", "DIVISIONCE": "1", "PLACEFP": "99999", "AIANNHCE": "9999"}
-pd.DataFrame({"RTYPE": "2", "MAFID": homes["MAFID"], **place, **area}).to_csv(data / "geo.csv", index=False)
+place = {
+    "TABBLKST": "44",
+    "TABBLKCOU": "001",
+    "TABTRACTCE": "000100",
+    "TABBLK": "1000",
+    "TABBLKGRPCE": "1",
+}
+area = {
+    "REGIONCE": "1",
+    "DIVISIONCE": "1",
+    "PLACEFP": "99999",
+    "AIANNHCE": "9999",
+}
+pd.DataFrame({"RTYPE": "2", "MAFID": homes["MAFID"], **place, **area}).to_csv(
+    data / "geo.csv", index=False
+)
 
 # %% [markdown]
 # The configuration has a budget for every table and level; 0 leaves a level out. Here the numerator and the
@@ -82,7 +103,9 @@ pd.DataFrame({"RTYPE": "2", "MAFID": homes["MAFID"], **place, **area}).to_csv(da
 wanted = {"PH1_num", "PH1_denom"}
 budgets = {
     table.name: {
-        level.name: 0.1 if table.name in wanted and level.name.startswith("state") else 0
+        level.name: 0.1
+        if table.name in wanted and level.name.startswith("state")
+        else 0
         for level in table.levels
     }
     for table in TABLES
@@ -95,7 +118,9 @@ config = {
     "privacy_defn": "zcdp",
 }
 Path("config.json").write_text(json.dumps(config))
-released = run_private(Path("config.json"), data, Path("out"), HouseholdOptions(seed=3))
+released = run_private(
+    Path("config.json"), data, Path("out"), HouseholdOptions(seed=3)
+)
 {name: released[name] for name in ("tables", "stamps")}
 
 # %% [markdown]
@@ -112,7 +137,11 @@ pd.read_csv(part, sep="|").head(4)
 # %%
 post_process(Path("out"))
 (found,) = Path("out", "PH1", "estimates").glob("PH1_state*.csv")
-estimates = pd.read_csv(found, sep="|").query("DATA_CELL == 1").set_index("ITERATION_CODE")
+estimates = (
+    pd.read_csv(found, sep="|")
+    .query("DATA_CELL == 1")
+    .set_index("ITERATION_CODE")
+)
 columns = ["RATIO_NOISY", "RATIO_PRED", "RATIO_PRED_LO", "RATIO_PRED_HI"]
 estimates.loc[["*", "A", "B", "C", "D", "E"], columns].round(2)
 
@@ -124,13 +153,35 @@ estimates.loc[["*", "A", "B", "C", "D", "E"], columns].round(2)
 # %%
 codes = {"A": "01", "B": "02", "C": "03", "D": "04"}
 size = homes["people"].astype(int)
-truth = {"*": size.mean(), **{letter: size[homes["race"] == code].mean() for letter, code in codes.items()}}
-print(f"average of all: {size.mean():.3f}, after truncation: {size.clip(upper=10).mean():.3f}")
+truth = {
+    "*": size.mean(),
+    **{
+        letter: size[homes["race"] == code].mean()
+        for letter, code in codes.items()
+    },
+}
+print(
+    f"average of all: {size.mean():.3f}, after truncation: {size.clip(upper=10).mean():.3f}"
+)
 shown = estimates.loc[[*truth, "E"]]
 figure, axis = plt.subplots(figsize=(6, 2.8))
-low, high = shown["RATIO_PRED"] - shown["RATIO_PRED_LO"], shown["RATIO_PRED_HI"] - shown["RATIO_PRED"]
-axis.errorbar(shown.index, shown["RATIO_PRED"], yerr=[low, high], fmt="o", capsize=4, label="estimate, 90 %")
+low, high = (
+    shown["RATIO_PRED"] - shown["RATIO_PRED_LO"],
+    shown["RATIO_PRED_HI"] - shown["RATIO_PRED"],
+)
+axis.errorbar(
+    shown.index,
+    shown["RATIO_PRED"],
+    yerr=[low, high],
+    fmt="o",
+    capsize=4,
+    label="estimate, 90 %",
+)
 axis.plot(list(truth), list(truth.values()), "kx", label="truth")
-axis.set(xlabel="race of the householder (* all)", ylabel="people in a household", ylim=(0, None))
+axis.set(
+    xlabel="race of the householder (* all)",
+    ylabel="people in a household",
+    ylim=(0, None),
+)
 axis.legend(fontsize=8)
 figure.tight_layout()

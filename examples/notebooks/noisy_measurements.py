@@ -32,7 +32,9 @@ print("rho from the top to a block:", round(found["rho"], 4))
 for said in (*found["contradictions"], *found["missing"]):
     print("-", said)
 levels = pd.DataFrame(found["levels"])
-levels.assign(queries=levels["queries"].map(len))[["geolevel", "geounits", "queries"]]
+levels.assign(queries=levels["queries"].map(len))[
+    ["geolevel", "geounits", "queries"]
+]
 
 # %% [markdown]
 # A single answer, as it was published. Noise may make it negative, and nothing in it adds up.
@@ -58,14 +60,28 @@ table[["geocode", "cell", "estimate", "lower", "upper"]].head(4)
 # %%
 rows = {}
 for name in ("County", "Tract", "Block_Group", "Block"):
-    answers = pd.read_parquet(measured / f"{name}.parquet" / "DPQuery", columns=["query_name", "variance"])
-    alone = answers.loc[answers["query_name"] == "hispanic_dpq", "variance"].iloc[0]
-    combined = noisy.intervals("hispanic", geolevel=name.lower()).to_pandas()["variance"].mean()
-    rows[name.lower()] = {"the answer alone": alone**0.5, "all answers combined": combined**0.5}
+    answers = pd.read_parquet(
+        measured / f"{name}.parquet" / "DPQuery",
+        columns=["query_name", "variance"],
+    )
+    alone = answers.loc[
+        answers["query_name"] == "hispanic_dpq", "variance"
+    ].iloc[0]
+    combined = (
+        noisy.intervals("hispanic", geolevel=name.lower())
+        .to_pandas()["variance"]
+        .mean()
+    )
+    rows[name.lower()] = {
+        "the answer alone": alone**0.5,
+        "all answers combined": combined**0.5,
+    }
 deviations = pd.DataFrame(rows).T
 figure, axis = plt.subplots(figsize=(6, 2.8))
 deviations.plot.barh(ax=axis, color=["lightgray", "steelblue"])
-axis.set(xlabel="standard deviation of a count, people", ylabel="", xlim=(0, 130))
+axis.set(
+    xlabel="standard deviation of a count, people", ylabel="", xlim=(0, 130)
+)
 axis.legend(loc="lower right", fontsize=8)
 figure.tight_layout()
 deviations.round(1)
@@ -76,6 +92,16 @@ deviations.round(1)
 
 # %%
 parts = ["TABBLKST", "TABBLKCOU", "TABTRACTCE", "TABBLK"]
-blocks = sorted(set(od.Release("out").mdf("persons").to_pandas()[parts].astype(str).sum(axis=1)))
-district = noisy.interval("votingage", blocks=blocks[::3], level="0.95").to_pandas()
+blocks = sorted(
+    set(
+        od.Release("out")
+        .mdf("persons")
+        .to_pandas()[parts]
+        .astype(str)
+        .sum(axis=1)
+    )
+)
+district = noisy.interval(
+    "votingage", blocks=blocks[::3], level="0.95"
+).to_pandas()
 district[["cell", "estimate", "margin"]]

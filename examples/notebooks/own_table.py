@@ -11,14 +11,18 @@ import pandas as pd
 import opendas as od
 
 rng = np.random.default_rng(7)
-wards = pd.DataFrame({"ward": [f"H{h:02d}W{w}" for h in range(12) for w in range(8)]})
+wards = pd.DataFrame(
+    {"ward": [f"H{h:02d}W{w}" for h in range(12) for w in range(8)]}
+)
 ages = ["0-17", "18-64", "65+"]
 diagnoses = ["injury", "heart", "lung", "infection", "other"]
 patients = pd.DataFrame(
     {
         "ward": rng.choice(wards["ward"], 6_000),
         "age": rng.choice(ages, 6_000, p=[0.2, 0.45, 0.35]),
-        "diagnosis": rng.choice(diagnoses, 6_000, p=[0.25, 0.3, 0.15, 0.1, 0.2]),
+        "diagnosis": rng.choice(
+            diagnoses, 6_000, p=[0.25, 0.3, 0.15, 0.1, 0.2]
+        ),
     }
 )
 patients.head(3)
@@ -29,7 +33,11 @@ patients.head(3)
 
 # %%
 product = {
-    "product": {"name": "patients", "protected_unit": "patient", "provenance": "code-book"},
+    "product": {
+        "name": "patients",
+        "protected_unit": "patient",
+        "provenance": "code-book",
+    },
     "attributes": {"age": ages, "diagnosis": diagnoses},
     "queries": {"groups": ["age", "diagnosis"]},
 }
@@ -60,7 +68,9 @@ run
 
 # %%
 plan = od.plan(run).table()
-plan[plan["geolevel"] == "ward"][["geolevel", "query", "geounits", "variance", "moe90"]]
+plan[plan["geolevel"] == "ward"][
+    ["geolevel", "query", "geounits", "variance", "moe90"]
+]
 
 # %% [markdown]
 # The release itself. A seed makes this page repeatable, and stamps the release NOT FOR RELEASE: leave it
@@ -84,7 +94,9 @@ print(sum(check.ok for check in checks), "of", len(checks), "checks passed")
 release.mdf("patients")
 
 # %%
-release.intervals("diagnosis", geolevel="hospital", level="0.90").to_pandas().head(5)
+release.intervals(
+    "diagnosis", geolevel="hospital", level="0.90"
+).to_pandas().head(5)
 
 # %% [markdown]
 # The office, which has the records, can compare. The answer is confidential.

@@ -35,9 +35,13 @@ p1.iloc[:5, :4]
 
 # %%
 parts = ["TABBLKST", "TABBLKCOU", "TABTRACTCE", "TABBLK"]
-blocks = sorted(set(release.mdf("persons").to_pandas()[parts].astype(str).sum(axis=1)))
+blocks = sorted(
+    set(release.mdf("persons").to_pandas()[parts].astype(str).sum(axis=1))
+)
 Path("district.csv").write_text("GEOID\n" + "\n".join(blocks[::3]) + "\n")
-district = release.interval("total", blocks="district.csv", level="0.90").to_pandas()
+district = release.interval(
+    "total", blocks="district.csv", level="0.90"
+).to_pandas()
 district
 
 # %% [markdown]
@@ -46,7 +50,9 @@ district
 
 # %%
 errors = pd.DataFrame(od.evaluate(release, truth=run, save=False).rows)
-total = errors[errors["query"] == "total"].set_index("geolevel")["mean_abs_error"]
+total = errors[errors["query"] == "total"].set_index("geolevel")[
+    "mean_abs_error"
+]
 figure, axis = plt.subplots(figsize=(6, 2.6))
 total.plot.barh(ax=axis, color="steelblue")
 axis.set(xlabel="mean absolute error of the total, people", ylabel="")

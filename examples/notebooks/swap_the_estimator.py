@@ -45,7 +45,11 @@ run = od.define(
     input=counts,
     frame=pd.DataFrame({"leaf": leaves}),
     product={
-        "product": {"name": "people", "protected_unit": "person", "provenance": "code-book"},
+        "product": {
+            "name": "people",
+            "protected_unit": "person",
+            "provenance": "code-book",
+        },
         "attributes": {"age": ages, "group": groups},
         "queries": {"groups": ["age", "group"]},
     },
@@ -63,7 +67,9 @@ class AsMeasured:
     name = "as measured"
 
     def fit(self, data):
-        (detailed,) = [query for query in data.answers if query.name == "detailed"]
+        (detailed,) = [
+            query for query in data.answers if query.name == "detailed"
+        ]
         return detailed.values[:, detailed.compact]
 
 
@@ -81,16 +87,32 @@ errors.head(4)
 # Every seed gives all three the same random numbers. Mean absolute error of a block, by query group:
 
 # %%
-blocks = errors[errors.geolevel.eq("block") & errors.metric.eq("mean_abs_error")]
-blocks.pivot_table(index="query", columns=["estimator", "rho"], values="value").round(2)
+blocks = errors[
+    errors.geolevel.eq("block") & errors.metric.eq("mean_abs_error")
+]
+blocks.pivot_table(
+    index="query", columns=["estimator", "rho"], values="value"
+).round(2)
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharex=True)
 for axis, query in zip(axes, ("total", "detailed"), strict=True):
     for name, part in blocks[blocks["query"] == query].groupby("estimator"):
         curve = part.groupby("rho")["value"].agg(["mean", "sem"])
-        axis.errorbar(curve.index, curve["mean"], 2 * curve["sem"], marker="o", capsize=3, label=name)
-    axis.set(xscale="log", xlabel="rho", ylabel="mean absolute error of a block, people", title=query)
+        axis.errorbar(
+            curve.index,
+            curve["mean"],
+            2 * curve["sem"],
+            marker="o",
+            capsize=3,
+            label=name,
+        )
+    axis.set(
+        xscale="log",
+        xlabel="rho",
+        ylabel="mean absolute error of a block, people",
+        title=query,
+    )
     axis.set_xticks([0.25, 0.5, 1, 2], ["1/4", "1/2", "1", "2"])
     axis.minorticks_off()
 axes[0].legend()

@@ -90,7 +90,7 @@ def count_cube(table: Table, rows: Joined, state: npt.NDArray[np.int8], states: 
     if not inside.all():
         flat, weights = flat[inside], None if weights is None else weights[inside]
     counts = np.bincount(flat, weights=weights, minlength=int(np.prod(shape)))
-    return np.rint(counts).astype(np.int64).reshape(shape) if weights is not None else counts.reshape(shape)
+    return np.rint(counts).astype(np.int64).reshape(shape)
 
 
 def _group_code(table: Table, rows: Joined, state: npt.NDArray[np.int8]) -> npt.NDArray[np.int16]:

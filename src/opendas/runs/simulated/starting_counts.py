@@ -59,10 +59,8 @@ class StartingCounts:
         class_of_cell = np.unique(bounds.T, axis=0, return_inverse=True)[1].ravel().astype(np.int64)
         classes = int(class_of_cell.max(initial=0)) + 1
         kind = class_of_cell[cell]
-        records = np.bincount(
-            leaf * classes + kind, published.counts, minlength=published.rows * classes
-        ).astype(np.int64)
-        records = records.reshape(published.rows, classes)
+        flat = np.bincount(leaf * classes + kind, published.counts, minlength=published.rows * classes)
+        records = flat.astype(np.int64).reshape(published.rows, classes)
         parent, noise = _parents(plan.spine), _leaf_noise(plan)
         stays = np.ones(len(cell))
         last = constraints.levels[-1]
