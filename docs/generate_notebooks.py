@@ -20,7 +20,9 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "examples" / "notebooks"
 PAGES = ROOT / "docs" / "notebooks"
-_LOOKS = re.compile(r'<style scoped>.*?</style>| border="1" class="dataframe"| style="text-align: right;"', re.DOTALL)
+_LOOKS = re.compile(
+    r'<style scoped>.*?</style>| border="1" class="dataframe"| style="text-align: right;"', re.DOTALL
+)
 """What pandas says of looks: pages have their own."""
 
 
