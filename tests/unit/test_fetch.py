@@ -59,7 +59,7 @@ def test_a_file_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         (URLError(OSError(-3, "Temporary failure in name resolution")), "no internet"),
         (ConnectionResetError(), "no internet"),
         (TimeoutError(), "no internet"),
-        (HTTPError("https://example.org", 404, "Not Found", Message(), None), "answered 404"),
+        (HTTPError("https://example.org", 404, "Not Found", Message(), io.BytesIO()), "answered 404"),
     ],
 )
 def test_no_internet_is_said_plainly(

@@ -193,6 +193,7 @@ class _WebSite:
                         )
                     return FileInfo(wanted, FileType.File, size=int(size))
         except HTTPError as error:
+            error.close()
             if error.code not in (403, 404):
                 raise
         found = FileType.NotFound if self._listed(wanted) is None else FileType.Directory
@@ -220,6 +221,7 @@ class _WebSite:
                     return None
                 return _LINK.findall(answer.read().decode("utf-8", "replace"))
         except HTTPError as error:
+            error.close()
             if error.code not in (403, 404):
                 raise
             return None

@@ -190,6 +190,7 @@ def failures_at(address: str) -> Iterator[None]:
     except (OSError, ArrowException, HTTPException, UnicodeError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
         if isinstance(error, HTTPError):
+            error.close()
             reason = f"the server answered {error.code}"
         raise EnvironmentFailure(
             f"{address} cannot be used ({reason}). Its file system must be one that Arrow has (file, hdfs, "

@@ -53,6 +53,7 @@ def fetch_pl94(state: str, year: int, to: Path) -> Path:
         try:
             _download(url, file)
         except HTTPError as error:
+            error.close()
             raise EnvironmentFailure(f"The Census Bureau's site answered {error.code}. {manual}") from None
         except (URLError, HTTPException, ConnectionError, socket.gaierror, TimeoutError):
             raise EnvironmentFailure(
