@@ -153,27 +153,22 @@ def budget_totals(rows: Iterable[Row] | None = None) -> dict[str, dict[str, Frac
 def markdown() -> str:
     """Return the rows and totals as the table of ``docs/explanation/phsafe-margins.md``."""
     lines = [
-        "| Table | Level | tau | Target | Published | z = 1.645 | z = 1.64 | Exact margin "
-        "| Published bounded | Tight loss | Tight bounded | Least, paper | Least, tight | ... bounded |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| Table | Level | tau | Target | Published | Exact margin "
+        "| Tight loss | Least, paper | Least, tight |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {row.table} | `{row.level}` | {row.tau or ''} | {row.target} "
-        f"| {_decimal(row.published, 6)} | {_decimal(row.by_table_constant, 6)} "
-        f"| {_decimal(row.by_text_constant, 6)} | {row.exact_margin} "
-        f"| {_decimal(row.published_bounded, 6)} | {_decimal(row.tight_unbounded, _DIGITS)} "
-        f"| {_decimal(row.tight_bounded, _DIGITS)} | {_decimal(row.least_paper, _DIGITS)} "
-        f"| {_decimal(row.least_tight, _DIGITS)} | {_decimal(row.least_tight_bounded, _DIGITS)} |"
+        f"| {row.table} | `{row.level}` | {row.tau or ''} | {row.target} | {_decimal(row.published, 6)} "
+        f"| {row.exact_margin} | {_decimal(row.tight_unbounded, _DIGITS)} "
+        f"| {_decimal(row.least_paper, _DIGITS)} | {_decimal(row.least_tight, _DIGITS)} |"
         for row in table_10()
     ]
     for name, sums in budget_totals().items():
         title = "**All**" if name == "all" else f"{name}, sum"
         lines.append(
-            f"| {title} | | | | {_decimal(sums['published'], 6)} | {_decimal(sums['by_table_constant'], 6)} "
-            f"| {_decimal(sums['by_text_constant'], 6)} | | {_decimal(sums['published_bounded'], 6)} "
-            f"| {_decimal(sums['tight_unbounded'], _DIGITS)} | {_decimal(sums['tight_bounded'], _DIGITS)} "
-            f"| {_decimal(sums['least_paper'], _DIGITS)} | {_decimal(sums['least_tight'], _DIGITS)} "
-            f"| {_decimal(sums['least_tight_bounded'], _DIGITS)} |"
+            f"| {title} | | | | {_decimal(sums['published'], 6)} | "
+            f"| {_decimal(sums['tight_unbounded'], _DIGITS)} "
+            f"| {_decimal(sums['least_paper'], _DIGITS)} | {_decimal(sums['least_tight'], _DIGITS)} |"
         )
     return "\n".join(lines) + "\n"
 
