@@ -33,10 +33,12 @@ PRODUCTS: dict[str, Callable[[], Product]] = {
     "dhc-units": dhc_units,
     "dhc-units-tenvacgq": dhc_units_tenvacgq,
 }
+MOST_LEVELS = 42
+"""Attributes with more levels are not listed."""
 MOST_LISTED = 20
-"""Levels of an attribute, groups of a recode and members of a group beyond these are counted, not listed."""
-MOST_RUNS = 3
-"""Likewise the runs of levels that a structural zero names."""
+"""Groups of a recode beyond these are counted, not listed."""
+MOST_RUNS = 4
+"""Likewise the runs of levels that a structural zero or a group names."""
 MARK = re.compile(r"(<!-- table (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 RACE_LETTERS = {
     "white": "White",
@@ -60,23 +62,21 @@ def code(text: str) -> str:
 
 
 def attributes(product: Product) -> str:
-    """List every level of every attribute but the long ones, with its code here and in the microdata."""
+    """List the levels of every attribute but the long ones, with their codes here and in the microdata."""
     columns = _microdata_codes(product) if product.layout in ("persons", "units") else None
     rows = []
     for attribute in product.schema.attributes:
-        if len(attribute) > MOST_LISTED:
+        if len(attribute) > MOST_LEVELS:
             continue
-        for number, label in enumerate(attribute.levels):
-            name = code(attribute.name) if number == 0 else ""
-            written = () if columns is None else (columns[attribute.name][number],)
-            rows.append((name, number, code(label), *written))
-    return table(("attribute", "code", "label", *(() if columns is None else ("microdata",))), rows)
-
-
-def levels(product: Product) -> str:
-    """List every level of every attribute."""
-    rows = [(number, code(label)) for a in product.schema.attributes for number, label in enumerate(a.levels)]
-    return table(("code", "label"), rows)
+        row = [
+            code(attribute.name),
+            ", ".join(f"{n} {code(text)}" for n, text in enumerate(attribute.levels)),
+        ]
+        if columns is not None:
+            values = columns[attribute.name]
+            row.append(f"{values[0].split()[0]} {', '.join(value.split()[1] for value in values)}")
+        rows.append(row)
+    return table(("attribute", "codes and labels", *(() if columns is None else ("microdata",))), rows)
 
 
 def _microdata_codes(product: Product) -> dict[str, list[str]]:
@@ -129,16 +129,21 @@ def recodes(product: Product) -> str:
     """List the recodes."""
     rows = []
     for recode in product.recodes:
-        name, of = code(recode.name), code(recode.attribute)
-        if len(recode.groups) > MOST_LISTED:
-            rows.append((name, of, f"{len(recode.groups)} groups", ""))
-            continue
-        rows += [(name, of, code(label), _listed(members)) for label, members in recode.groups]
-    return table(("recode", "of", "group", "levels"), rows)
+        listed = f"{len(recode.groups)} groups"
+        if len(recode.groups) <= MOST_LISTED:
+            listed = "; ".join(
+                code(label)
+                if list(members) == [label]
+                else f"{code(label)}: {_named(product, recode.attribute, members)}"
+                for label, members in recode.groups
+            )
+        rows.append((code(recode.name), code(recode.attribute), listed))
+    return table(("recode", "of", "groups and their levels"), rows)
 
 
-def _listed(labels: Sequence[str]) -> str:
-    return ", ".join(map(code, labels)) if len(labels) <= MOST_LISTED else f"{len(labels)} levels"
+def _named(product: Product, attribute: str, labels: Sequence[str]) -> str:
+    text = _alternatives(product, attribute, labels)
+    return text if text.endswith(" levels") else code(text)
 
 
 def constraints(product: Product) -> str:
@@ -153,7 +158,7 @@ def constraints(product: Product) -> str:
     for zero in product.structural_zeros:
         name = " and ".join(f"{a} = {_alternatives(product, a, of)}" for a, of in zero.levels.items())
         cells = int(product.schema.box(zero.levels).sum())
-        rows.append(("structural zero", code(name), f"{cells} cells of {product.schema.size:,}"))
+        rows.append(("structural zero", code(name), f"{cells:,} cells"))
     return table(("kind", "name", "what it says"), rows)
 
 
@@ -167,16 +172,28 @@ def passes(product: Product) -> str:
     """List the passes, geolevel by geolevel."""
     rows = []
     stages = (*product.passes.earlier, product.passes)
-    for where, label in (("root", "topmost geolevel"), ("*", "in between"), ("leaf", "leaves")):
-        for number, plan in enumerate(stages, 1):
-            rows.append(
-                (
-                    label if len(stages) == 1 else f"{label}, stage {number}",
-                    _pass_text(plan.least_squares.get(where, plan.least_squares.get("*", (("rest",),)))),
-                    _pass_text(plan.rounder.get(where, plan.rounder["*"])),
-                )
-            )
+    for number, plan in enumerate(stages, 1):
+        given = [
+            [
+                label,
+                _pass_text(plan.least_squares.get(where, plan.least_squares.get("*", (("rest",),)))),
+                _pass_text(plan.rounder.get(where, plan.rounder["*"])),
+            ]
+            for where, label in (("root", "topmost geolevel"), ("*", "in between"), ("leaf", "leaves"))
+        ]
+        merged = alike(given)
+        if len(merged) == 1:
+            merged[0][0] = "all geolevels"
+        rows += [[row[0] if len(stages) == 1 else f"{row[0]}, stage {number}", *row[1:]] for row in merged]
     return table(("geolevel of the children", "least squares", "rounder"), rows)
+
+
+def alike(rows: Iterable[Sequence[object]]) -> list[list[object]]:
+    """Return each row that differs from the others by more than its first cell, with those cells in one."""
+    found: dict[tuple[object, ...], list[object]] = {}
+    for first, *rest in rows:
+        found.setdefault(tuple(rest), []).append(first)
+    return [[", ".join(map(str, firsts)), *rest] for rest, firsts in found.items()]
 
 
 def _pass_text(given: Passes) -> str:
@@ -230,7 +247,7 @@ def losses(product: Product) -> str:
                 rows.append([code(query), *rho])
         sums = (10_000 * budget.total * share for share in budget.geolevels.values())
         header = ("rho x 10,000", *geolevels)
-        parts.append(f"`{name}`\n\n" + table(header, [*rows, ["*sum*", *sums]]))
+        parts.append(f"`{name}`\n\n" + table(header, [*alike(rows), ["*sum*", *sums]]))
     return "\n".join(parts)
 
 
@@ -254,7 +271,7 @@ def shares(product: Product) -> str:
             given = [budget.query_shares(level).get(query) for level in levels]
             if any(given):
                 rows.append([code(query), *("-" if s is None else format_fraction(s) for s in given)])
-        parts.setdefault(table(("share of", *levels), rows), []).append(code(name))
+        parts.setdefault(table(("share of", *levels), alike(rows)), []).append(code(name))
     return "\n".join(f"{', '.join(names)}\n\n{text}" for text, names in parts.items())
 
 
@@ -271,13 +288,12 @@ def noise(product: Product) -> str:
             if any(cells):
                 texts = ["-" if r is None else f"{r.variance:.4g} ({r.moe90})" for r in cells]
                 rows.append([code(query), *texts])
-        parts.append(f"`{name}`\n\n" + table(("variance (margin)", *levels), rows))
+        parts.append(f"`{name}`\n\n" + table(("variance (margin)", *levels), alike(rows)))
     return "\n".join(parts)
 
 
 TABLES: dict[str, Callable[[Product], str]] = {
     "attributes": attributes,
-    "levels": levels,
     "races": races,
     "queries": queries,
     "recodes": recodes,
