@@ -83,7 +83,7 @@ PICTURES = (
         *("Query", "Geolevel", ("Paper", "National preset"), _ERROR),
     ),
     Picture(
-        *("block-by-block", "experiments.md", "| Geolevel | Query | TopDown, state total held | TopDown |"),
+        *("block-by-block", "experiments.md", "| Geolevel | Query | TopDown | Block-by-block |"),
         *("Query", "Geolevel", ("TopDown", "Block-by-block"), _ERROR),
     ),
     Picture(
