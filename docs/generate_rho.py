@@ -160,17 +160,20 @@ def places() -> str:
 
 
 def noise() -> str:
-    """List what the noise itself gives away."""
-    head = ("What changes", "Epsilon by rho", "Epsilon by the noise", "Power at 0.1 %", "Power at 5 %")
+    """List what the noise itself reveals. What the page says of power and guesses is checked."""
+    head = ("What changes", "Epsilon by rho", "Epsilon by the noise", "1 % becomes", "50 % becomes")
     rows = []
     for name, (rho, worst) in changes().items():
         loss = worst()
         attacker = Attacker(loss)
-        told = (attacker.power(0.001), attacker.power(0.05), attacker.guess())
-        told = (*told, attacker.belief(0.01), attacker.belief(0.5))
+        bounds = (attacker.power(0.001), attacker.power(0.05), attacker.guess())
+        gaussian = (gaussian_power(rho, 0.001), gaussian_power(rho, 0.05), best_guess(rho)[0])
+        if [*map(percent, bounds)] != [*map(percent, gaussian)]:
+            raise ValueError(f"{name}: power and guess {bounds} differ from {gaussian} as shown.")
         epsilons = epsilon_cks(rho, DELTA), loss.epsilon(DELTA).upper
-        rows.append((name, *(f"{epsilon:.2f}" for epsilon in epsilons), *map(percent, told)))
-    return table((*head, "Guess right", "1 % becomes", "50 % becomes"), rows)
+        beliefs = attacker.belief(0.01), attacker.belief(0.5)
+        rows.append((name, *(f"{epsilon:.2f}" for epsilon in epsilons), *map(percent, beliefs)))
+    return table(head, rows)
 
 
 def held(spine: str) -> str:

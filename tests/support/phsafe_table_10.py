@@ -151,25 +151,33 @@ def budget_totals(rows: Iterable[Row] | None = None) -> dict[str, dict[str, Frac
 
 
 def markdown() -> str:
-    """Return the rows and totals as the table of ``docs/explanation/phsafe-margins.md``."""
+    """Return the rows and totals as the table of ``docs/explanation/phsafe-margins.md``.
+
+    Levels of a table with equal figures share a row, and so do tables whose rows are then equal.
+    """
+    levels: dict[tuple[str, str], list[str]] = {}
+    for row in table_10():
+        figures = (
+            f"{row.tau or ''} | {row.target} | {_decimal(row.published, 6)} | {row.exact_margin} "
+            f"| {_decimal(row.tight_unbounded, _DIGITS)} "
+            f"| {_decimal(row.least_paper, _DIGITS)} | {_decimal(row.least_tight, _DIGITS)} |"
+        )
+        levels.setdefault((row.table, figures), []).append(f"`{row.level}`")
+    tables: dict[tuple[str, str], list[str]] = {}
+    for (name, figures), given in levels.items():
+        tables.setdefault((", ".join(given), figures), []).append(name)
     lines = [
-        "| Table | Level | tau | Target | Published | Exact margin "
+        "| Tables | Levels | tau | Target | Published | Exact margin "
         "| Tight loss | Least, paper | Least, tight |",
         "|---|---|---|---|---|---|---|---|---|",
+        *(f"| {', '.join(names)} | {given} | {figures}" for (given, figures), names in tables.items()),
     ]
-    lines += [
-        f"| {row.table} | `{row.level}` | {row.tau or ''} | {row.target} | {_decimal(row.published, 6)} "
-        f"| {row.exact_margin} | {_decimal(row.tight_unbounded, _DIGITS)} "
-        f"| {_decimal(row.least_paper, _DIGITS)} | {_decimal(row.least_tight, _DIGITS)} |"
-        for row in table_10()
-    ]
-    for name, sums in budget_totals().items():
-        title = "**All**" if name == "all" else f"{name}, sum"
-        lines.append(
-            f"| {title} | | | | {_decimal(sums['published'], 6)} | "
-            f"| {_decimal(sums['tight_unbounded'], _DIGITS)} "
-            f"| {_decimal(sums['least_paper'], _DIGITS)} | {_decimal(sums['least_tight'], _DIGITS)} |"
-        )
+    sums = budget_totals()["all"]
+    lines.append(
+        f"| **All 46** | | | | {_decimal(sums['published'], 6)} | "
+        f"| {_decimal(sums['tight_unbounded'], _DIGITS)} "
+        f"| {_decimal(sums['least_paper'], _DIGITS)} | {_decimal(sums['least_tight'], _DIGITS)} |"
+    )
     return "\n".join(lines) + "\n"
 
 
