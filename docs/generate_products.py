@@ -276,10 +276,12 @@ def shares(product: Product) -> str:
 
 
 def noise(product: Product) -> str:
-    """List the variance and margin of error of every answer."""
+    """List the variance and margin of error of every answer, but for presets of demonstration data."""
     parts = []
     sizes = _measured(product)
     for name, budget in _budgets(product).items():
+        if "demonstration" in preset(name).description:
+            continue
         levels = list(budget.geolevels)
         found = {(r.query, r.geolevel): r for r in plan_rows(budget, dict.fromkeys(levels, 1), sizes)}
         rows = []
