@@ -38,6 +38,7 @@ def made(tmp_path_factory) -> dict[str, Path]:
             path.write_text(text.replace("[budget]\n", rho) if spine == "narrow" else text)
             opendas.release(opendas.load(path), folder / "out", seed=1, measurements="full")
         opendas.export_measurements(folder / "out", folder / "nmf")
+        (folder / "nmf" / "STAMPS").rename(folder / "STAMPS")  # published files of the Bureau have none
     return found
 
 
@@ -47,9 +48,33 @@ def test_stamps_of_a_release_stand_beside_what_has_no_place_for_them(
     """The noise of these runs came from a seed: anyone could take it away."""
     out = made["standard"] / "out"
     opendas.export_microdata(out, tmp_path / "ppmf")
-    for exported in (made["standard"] / "nmf", tmp_path / "ppmf"):
+    for exported in (made["standard"], tmp_path / "ppmf"):
         said = (exported / "STAMPS").read_text().splitlines()
         assert said == [f"pl94-{name}: {NOT_FOR_RELEASE}" for name in ("persons", "units")]
+
+
+def test_stamps_beside_measurements_go_with_what_is_made_of_them(
+    made: dict[str, Path], tmp_path: Path, capsys
+) -> None:
+    """What is made of measurements whose noise anyone can take away is stamped like them."""
+    nmf, out = tmp_path / "nmf" / "pl94-persons", tmp_path / "out"
+    shutil.copytree(made["standard"] / "nmf" / "pl94-persons", nmf)
+    shutil.copy(made["standard"] / "STAMPS", nmf.parent)
+    opendas.estimate_published([nmf], out)
+    release = opendas.Release(out)
+    assert release.certificate["runs"][0]["stamps"] == [NOT_FOR_RELEASE]
+    assert all(total["unbounded"] for total in release.certificate["totals"])
+    assert [check.name for check in release.verify() if not check.ok] == ["stamps"]
+    assert all(check.ok for check in release.verify(allow_seeded=True, rederive=True))
+    assert guarded(cli, ["publish", str(out), f"file://{tmp_path}/there"]) == 1
+    assert guarded(cli, ["estimate", "--from-nmf", str(nmf), "--to", str(nmf / "State.parquet" / "out")]) == 2
+    assert "lies in a folder of noisy measurements" in capsys.readouterr().err
+    assert not (nmf / "State.parquet" / "out").exists()
+    with (nmf.parent / "STAMPS").open("a") as file:
+        file.write("pl94-persons: FINE\n")
+    assert guarded(cli, ["estimate", "--from-nmf", str(nmf), "--to", str(tmp_path / "more")]) == 3
+    assert "STAMPS, line 3: expected a product" in capsys.readouterr().err
+    assert not (tmp_path / "more").exists()
 
 
 def microdata(out: Path) -> dict[str, bytes]:
@@ -316,6 +341,7 @@ def test_several_states_with_american_indian_areas(tmp_path: Path, caplog) -> No
         assert parts.index(b"101") < parts.index(b"002")  # not in the order of published codes
         opendas.release(run, own, seed=1, measurements="full")
     opendas.export_measurements(own, nmf)
+    (nmf / "STAMPS").unlink()
     people = opendas.Release(own).table("P1", geolevel="state").to_pandas()
     totals = tmp_path / "totals.csv"
     totals.write_text("GEOID,P0010001\n01,{}\n02,{}\n".format(*people["P0010001"]))

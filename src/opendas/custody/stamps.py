@@ -19,6 +19,8 @@ DOMAIN_FROM_RECORDS = "DOMAIN FROM RECORDS"
 UNPROVEN_PART = "PART WITHOUT PROOF"
 """Stamp of a run with a part of another package that names no argument for the guarantee."""
 
+STAMPS = (NOT_FOR_RELEASE, CHOSEN_WITH_TRUTH, DEMONSTRATION_FRAME, DOMAIN_FROM_RECORDS, UNPROVEN_PART)
+
 POPULATED_LEAVES = "populated leaves"
 """Listed as an invariant where the frame was taken from the records."""
 

@@ -16,6 +16,7 @@ import pyarrow.csv as pacsv
 
 from opendas.arrays import Ints
 from opendas.custody.folders import atomic_file, write_atomic
+from opendas.custody.stamps import STAMPS
 from opendas.errors import ConfigError, Finding, FormatError, GeographyError, SchemaError
 from opendas.files.mdf.layout import Column, Layout, estimate_of_records, mdf_layout
 from opendas.files.parquet import open_parquet, reading
@@ -96,6 +97,25 @@ def write_stamps(stamps: Mapping[str, Sequence[str]], to: Path) -> None:
     lines = [f"{name}: {stamp}\n" for name, of in stamps.items() for stamp in of]
     if lines:
         write_atomic(to / "STAMPS", "".join(lines).encode())
+
+
+def stamps_beside(folder: Path, product: str) -> tuple[str, ...]:
+    """Return the stamps of a product that :func:`write_stamps` wrote beside its folder; none without a file.
+
+    Raises `FormatError` if a line of the file is no stamp of a product.
+    """
+    path = folder.resolve().parent / "STAMPS"
+    if not path.is_file():
+        return ()
+    with path.open("rb") as file:
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    stamps = [line.partition(": ")[::2] for line in lines]
+    for number, (_, stamp) in enumerate(stamps, start=1):
+        if stamp not in STAMPS:
+            raise FormatError(
+                f"{path}, line {number}: expected a product, a colon, and one of: {', '.join(STAMPS)}."
+            )
+    return tuple(stamp for name, stamp in stamps if name == product)
 
 
 def _runs(batch: Any, column: int) -> Iterator[tuple[str, Any]]:

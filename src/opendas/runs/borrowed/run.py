@@ -22,6 +22,7 @@ from opendas.constraints.table import ConstraintTable, bound_table, invariant_ge
 from opendas.custody.stamps import DEMONSTRATION_FRAME, DOMAIN_FROM_RECORDS
 from opendas.errors import ConfigError, FormatError
 from opendas.files.addresses import located
+from opendas.files.mdf.reading import stamps_beside
 from opendas.files.nmf.bureau import is_bureau_folder
 from opendas.files.nmf.bureau_tree import BureauFile
 from opendas.files.nmf.public_totals import PublicTotals
@@ -62,6 +63,7 @@ class BorrowedRun:
     tree: NoisyTree = field(repr=False)
     constraints: ConstraintTable = field(repr=False)
     listing: str = field(repr=False)  # digests and paths of the files that were read
+    stamps: tuple[str, ...]  # of the measurements, and of the release that the product is tied to
     # Where the geography comes from; None where the file's own codes are all that is known.
     geography: ReaderSpec | None = None
 
@@ -129,7 +131,9 @@ def borrow(
     constraints = tie_constraints(run, constraints, seeded=False)
     check_feasible(product, spine, constraints)
     check_rules(run, constraints)
-    return BorrowedRun(run, tree, constraints, listing, geography)
+    earlier = () if run.product.tied is None else run.product.tied.stamps
+    stamps = tuple(dict.fromkeys((*stamps_beside(path, product.name), *earlier)))
+    return BorrowedRun(run, tree, constraints, listing, stamps, geography)
 
 
 def borrow_together(

@@ -15,8 +15,9 @@ import numpy as np
 from opendas.arrays import Ints
 from opendas.custody.folders import remove_file, remove_tree, write_atomic
 from opendas.engines.outputs import Draw, write_full
-from opendas.errors import PrivacyError
+from opendas.errors import ConfigError, PrivacyError
 from opendas.files.geography_files import write_constraints, write_frame, write_spine
+from opendas.files.nmf.bureau import is_bureau_folder
 from opendas.files.official_areas import official_areas_path, write_official_areas
 from opendas.intervals.tree_estimates import MeasuredTotals, check_totals
 from opendas.measurement.protection import ProtectionMap
@@ -34,10 +35,13 @@ from opendas.version import __version__
 def estimate_borrowed(borrowed: BorrowedRun, out: Path, options: RunOptions) -> None:
     """Take published measurements into an output folder, and estimate from them.
 
-    Raises `ConfigError` if the product was estimated there already, and it is not to be resumed;
+    Raises `ConfigError` if the folder lies in noisy measurements, or the product was estimated there already
+    and it is not to be resumed;
     `PrivacyError` if the folder holds other measurements of the product; `FormatError` if an answer is
     missing or cut off: then nothing of it stays.
     """
+    if any(map(is_bureau_folder, (out.resolve(), *out.resolve().parents))):
+        raise ConfigError(f"--to {out}: it lies in a folder of noisy measurements; give one outside.")
     _take(borrowed, out, options)
     estimate(borrowed.run, out, options)
 
@@ -90,7 +94,7 @@ def _take(borrowed: BorrowedRun, out: Path, options: RunOptions) -> None:
                 seed=None,
                 phase="measured",
                 result={
-                    "stamps": list(() if run.product.tied is None else run.product.tied.stamps),
+                    "stamps": list(borrowed.stamps),
                     "declared": [],
                     "domain": run.resolved.domain.to_dict(),
                     "measurements": "full",
