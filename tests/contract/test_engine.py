@@ -226,7 +226,7 @@ def test_what_is_loaded_is_not_searched_for_garbage_after_every_task() -> None:
 import gc
 import opendas.engines.work
 from opendas.engines.local import keep_modules
-assert len(gc.get_objects()) > 20_000 and not gc.get_freeze_count()
+assert len(gc.get_objects()) > 20_000 and gc.get_freeze_count() < 1000  # of the interpreter itself
 keep_modules()
 assert len(gc.get_objects()) < 1000
 before = gc.get_freeze_count()
