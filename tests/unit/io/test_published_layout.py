@@ -537,6 +537,20 @@ def test_bypassed_geounits_and_parts_of_states(tmp_path: Path) -> None:
         assert np.allclose(one["variance"], two["variance"], rtol=1e-4, atol=1e-9)
 
 
+def test_noise_too_little_for_a_variance_in_single_precision_is_not_published_as_exact(
+    tmp_path: Path, capsys
+) -> None:
+    """A variance of zero would say that an answer is exact, and no reader takes it for a measurement."""
+    path, _ = write_demo(tmp_path, 60)
+    path.write_text(path.read_text().replace("[budget]\n", '[budget]\nrho = "60000"\n'))
+    opendas.measure(opendas.load(path), tmp_path / "out", seed=1)
+    to = tmp_path / "published"
+    assert guarded(cli, ["export", str(tmp_path / "out"), "--format", "nmf", "--to", str(to)]) == 2
+    assert "variances in single precision" in capsys.readouterr().err
+    assert not to.exists()
+    assert guarded(cli, ["export", str(tmp_path / "out"), "--format", "long", "--to", str(to)]) == 0
+
+
 def test_a_folder_too_high_is_told(published: Path, capsys) -> None:
     assert guarded(cli, ["interval", str(published), "--query", "total", "--geolevel", "county"]) == 2
     assert "one folder lower, in pl94-persons, pl94-units" in capsys.readouterr().err

@@ -108,7 +108,8 @@ def write_bureau_file(tree: NoisyTree, folder: Path, companion: NoisyTree | None
     Raises
     ------
     ConfigError
-        If the product, or a geolevel, has no name in the published layout, or the noise is not Gaussian.
+        If the product, or a geolevel, has no name in the published layout; or the noise is not Gaussian, or
+        so little that the layout has no variance for it.
     """
     product, trees = tree.product, (tree,) if companion is None else (tree, companion)
     measured = [level for each in trees for level in each.levels]
@@ -117,6 +118,11 @@ def write_bureau_file(tree: NoisyTree, folder: Path, companion: NoisyTree | None
         raise ConfigError(
             "the published layout says the variance of the noise and nothing else, and its readers take it "
             "for Gaussian; this release has discrete Laplace noise."
+        )
+    if any(np.float32(level.variances.min(initial=1.0)) == 0 for level in measured):
+        raise ConfigError(
+            "the published layout states variances in single precision, in which the smallest of this release "
+            "is zero, as of exact counts. opendas export --format long states them whole."
         )
     if product.layout not in ("persons", "units", "dhc-persons", "dhc-units"):
         raise ConfigError(
