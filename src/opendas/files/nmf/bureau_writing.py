@@ -121,8 +121,8 @@ def write_bureau_file(tree: NoisyTree, folder: Path, companion: NoisyTree | None
         )
     if any(np.float32(level.variances.min(initial=1.0)) == 0 for level in measured):
         raise ConfigError(
-            "the published layout states variances in single precision, in which the smallest of this release "
-            "is zero, as of exact counts. opendas export --format long states them whole."
+            "the published layout states variances in single precision, in which the smallest of this "
+            "release is zero, as of exact counts. opendas export --format long states them whole."
         )
     if product.layout not in ("persons", "units", "dhc-persons", "dhc-units"):
         raise ConfigError(
