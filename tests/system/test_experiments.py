@@ -313,17 +313,23 @@ def test_a_spine_is_a_frame_of_its_own_geounits(script) -> None:
     ("name", "free"), [("opendas2026-persons", False), ("opendas2026-blocks-persons", True)]
 )
 def test_the_presets_of_our_own_are_those_that_the_experiment_derives(script, name: str, free: bool) -> None:
-    levels, queries = script("equal_rho").derived(free=free)
+    """The optimum is flat: on another processor shares end up to 0.03 away, with the same expected errors."""
+    equal_rho = script("equal_rho")
+    levels, queries = equal_rho.derived(free=free)
     found = preset(name)
-    # another version of the optimiser may end a few ten-thousandths away
-    assert [float(share) for share in levels] == pytest.approx(
-        list(map(float, found.geolevels.values())), abs=0.01
+    assert sum(levels) == 1
+    assert all(sum(shares.values()) == 1 for shares in queries)
+
+    def expected(levels, queries) -> np.ndarray:
+        rho = [
+            [share * shares.get(query, 0) for query in equal_rho.QUERIES]
+            for share, shares in zip(levels, queries, strict=True)
+        ]
+        return equal_rho.standard_errors(np.array(rho, dtype=float))
+
+    np.testing.assert_allclose(
+        expected(levels, queries), expected(found.geolevels.values(), found.queries.values()), rtol=0.05
     )
-    for derived, shares in zip(queries, found.queries.values(), strict=True):
-        assert sum(derived.values()) == 1
-        assert {q: float(s) for q, s in derived.items()} == pytest.approx(
-            {q: float(s) for q, s in shares.items()}, abs=0.02
-        )
 
 
 def test_expected_errors_on_the_effective_domain_are_those_of_plain_matrices(script, monkeypatch) -> None:
