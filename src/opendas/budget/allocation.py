@@ -57,27 +57,15 @@ LARGEST_LOSS = 10**15
 class Budget:
     """A complete, validated allocation.
 
-    Parameters
-    ----------
-    mechanism : Mechanism
-    neighbours : Neighbours
-    total : Fraction, > 0
-        rho for the discrete Gaussian, epsilon for the discrete Laplace.
-    geolevels : mapping of str to Fraction
-        Share of each geolevel, top first. Sums to exactly 1.
-    queries : mapping of str to mapping of str to Fraction
-        Geolevel -> query group -> share within the geolevel; each geolevel sums to exactly 1. The key
-        ``"*"`` stands for every geolevel not named; it is written out on construction.
-    delta : Fraction, in (0, 1)
-        Delta at which epsilon is quoted. Does not change the noise.
-    contribution : Contribution
-        Contribution bound of one protected unit; the total is always the loss of a whole unit.
+    - `total`, > 0: rho for the discrete Gaussian, epsilon for the discrete Laplace.
+    - `geolevels`: share of each geolevel, top first. Sums to exactly 1.
+    - `queries`: geolevel -> query group -> share within the geolevel; each geolevel sums to exactly 1. The
+      key ``"*"`` stands for every geolevel not named; it is written out on construction.
+    - `delta`, in (0, 1): delta at which epsilon is quoted. Does not change the noise.
+    - `contribution`: contribution bound of one protected unit; the total is always the loss of a whole unit.
 
-    Raises
-    ------
-    BudgetError
-        If a sum is not exactly one, a geolevel with budget has no queries, or queries name a missing
-        geolevel.
+    Raises `BudgetError` if a sum is not exactly one, a geolevel with budget has no queries, or queries name a
+    missing geolevel.
 
     Notes
     -----
@@ -130,10 +118,7 @@ class Budget:
     def query_shares(self, geolevel: str) -> Mapping[str, Fraction]:
         """Shares of the query groups measured at a geolevel; they sum to exactly 1.
 
-        Raises
-        ------
-        BudgetError
-            If the budget has no such geolevel, or no queries there.
+        Raises `BudgetError` if the budget has no such geolevel, or no queries there.
         """
         try:
             return self.queries[geolevel]
@@ -146,16 +131,9 @@ class Budget:
     def distribution(self, geolevel: str, query: str, geounit_share: Fraction | None = None) -> AnyNoise:
         """Return the noise of each cell of a query group in a geounit.
 
-        Parameters
-        ----------
-        geolevel, query : str
-        geounit_share : Fraction, optional
-            Share of the geounit, if bypassed parents make it differ from its geolevel's.
+        `geounit_share`: share of the geounit, if bypassed parents make it differ from its geolevel's.
 
-        Raises
-        ------
-        BudgetError
-            If the query is not measured there, or the share is not in (0, 1].
+        Raises `BudgetError` if the query is not measured there, or the share is not in (0, 1].
         """
         return noise_distribution(
             self.mechanism,
@@ -185,10 +163,7 @@ class Budget:
     def concentrated(self, geolevel: str) -> Budget:
         """Return the same budget concentrated at one geolevel, as for block-by-block estimation.
 
-        Raises
-        ------
-        BudgetError
-            If the budget has no queries at the geolevel.
+        Raises `BudgetError` if the budget has no queries at the geolevel.
         """
         shares = {level: Fraction(level == geolevel) for level in self.geolevels}
         return replace(self, geolevels=shares, queries={geolevel: self.query_shares(geolevel)})
@@ -196,15 +171,9 @@ class Budget:
     def part(self, queries: Mapping[str, str]) -> Budget:
         """Return the budget of some query groups; parts that cover all groups sum to this budget.
 
-        Parameters
-        ----------
-        queries : mapping of str to str
-            Query group -> its name in the part.
+        `queries`: query group -> its name in the part.
 
-        Raises
-        ------
-        BudgetError
-            If none of them has a budget.
+        Raises `BudgetError` if none of them has a budget.
         """
         kept = {
             level: {queries[query]: share for query, share in shares.items() if query in queries}

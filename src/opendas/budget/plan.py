@@ -61,24 +61,12 @@ def plan_rows(
 ) -> tuple[NoiseRow, ...]:
     """Return a row for every distinct noise of a budget.
 
-    Parameters
-    ----------
-    budget : Budget
-    level_counts : mapping of str to int, or to mapping of Fraction to int
-        Geolevel -> number of geounits; on a spine with bypassed parents, geolevel -> geounit share -> number
-        of geounits with this share. Geounits without a share are not measured and are omitted.
-    query_sizes : mapping of str to int
-        Query group -> number of cells.
+    - `level_counts`: geolevel -> number of geounits; on a spine with bypassed parents, geolevel -> geounit
+      share -> number of geounits with this share. Geounits without a share are not measured and are omitted.
+    - `query_sizes`: query group -> number of cells.
+    - Returns: ordered by geolevel from the top, query group as budgeted, and descending share.
 
-    Returns
-    -------
-    tuple of NoiseRow
-        Ordered by geolevel from the top, query group as budgeted, and descending share.
-
-    Raises
-    ------
-    BudgetError
-        If a geolevel or query of the budget has no count or size.
+    Raises `BudgetError` if a geolevel or query of the budget has no count or size.
     """
     rows = []
     for level, level_share in budget.geolevels.items():
@@ -118,21 +106,11 @@ def _row(budget: Budget, level: str, query: str, share: Fraction, geounits: int,
 def attribute_rho(budget: Budget, query_attributes: Mapping[str, Collection[str]]) -> Mapping[str, Fraction]:
     """Return the loss when one record changes in a single attribute and keeps its leaf.
 
-    Parameters
-    ----------
-    budget : Budget
-    query_attributes : mapping of str to collection of str
-        Query group -> attributes that it distinguishes, that is, on which it has at least two groups.
+    - `query_attributes`: query group -> attributes that it distinguishes, that is, on which it has at least
+      two groups.
+    - Returns: attribute -> loss, in the order of first appearance: rho, or epsilon for the discrete Laplace.
 
-    Returns
-    -------
-    mapping of str to Fraction
-        Attribute -> loss, in the order of first appearance: rho, or epsilon for the discrete Laplace.
-
-    Raises
-    ------
-    BudgetError
-        If a query of the budget is not described.
+    Raises `BudgetError` if a query of the budget is not described.
 
     Notes
     -----
@@ -157,15 +135,8 @@ def within_rho(budget: Budget) -> Mapping[str, Fraction]:
     Official geounits of the same geolevel may lie across the spine and cost more:
     :func:`opendas.measurement.official.official_losses`.
 
-    Parameters
-    ----------
-    budget : Budget
-
-    Returns
-    -------
-    mapping of str to Fraction
-        Geolevel -> loss of the geolevels strictly below it: rho, or epsilon for the discrete Laplace. The
-        leaf level has 0.
+    Returns: geolevel -> loss of the geolevels strictly below it: rho, or epsilon for the discrete Laplace.
+    The leaf level has 0.
 
     Notes
     -----
@@ -193,16 +164,8 @@ def _of_a_change(budget: Budget) -> Fraction:
 def invariant_shares(budget: Budget, fixed: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], Fraction]:
     """Return the budget spent on answers that are also published exactly.
 
-    Parameters
-    ----------
-    budget : Budget
-    fixed : iterable of (str, str)
-        Geolevel and query group whose answers the invariants of the run fix in every geounit.
-
-    Returns
-    -------
-    mapping of (str, str) to Fraction
-        Share of the total of each pair that has one.
+    - `fixed`: geolevel and query group whose answers the invariants of the run fix in every geounit.
+    - Returns: share of the total of each pair that has one.
 
     Examples
     --------

@@ -194,20 +194,11 @@ detailed    1      1       1       1           1
 class Preset:
     """A named allocation.
 
-    Parameters
-    ----------
-    name : str
-    description : str
-        Its use, in one line.
-    source : str
-        Publication that prints it.
-    product : str
-        The built-in product that it is for.
-    rho : Fraction
-    geolevels : mapping of str to Fraction
-        Top first; sums to exactly 1.
-    queries : mapping of str to mapping of str to Fraction
-        Geolevel -> query group -> share; each geolevel sums to exactly 1.
+    - `description`: its use, in one line.
+    - `source`: publication that prints it.
+    - `product`: the built-in product that it is for.
+    - `geolevels`: top first; sums to exactly 1.
+    - `queries`: geolevel -> query group -> share; each geolevel sums to exactly 1.
     """
 
     name: str
@@ -347,10 +338,7 @@ def preset_names() -> tuple[str, ...]:
 def preset(name: str) -> Preset:
     """Return a preset by name.
 
-    Raises
-    ------
-    ConfigError
-        If no preset has this name; suggests the nearest.
+    Raises `ConfigError` if no preset has this name; suggests the nearest.
     """
     if name not in _PRESETS:
         near = difflib.get_close_matches(name, _PRESETS, n=1)

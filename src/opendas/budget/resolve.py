@@ -26,23 +26,12 @@ Shares = Mapping[str, Number]
 class BudgetSpec:
     """The budget as a run or product file states it; every part may be missing.
 
-    Parameters
-    ----------
-    preset : str, optional
-    rho, epsilon : Fraction, int or str, optional
-        rho for the discrete Gaussian, epsilon for the discrete Laplace.
-    geolevels : mapping, optional
-        Geolevel -> share.
-    queries : mapping of mappings, optional
-        Geolevel, or ``"*"`` for every other -> query group -> share.
-    normalise : bool
-        Drop geolevels that the run does not have and rescale the others exactly.
-    delta : Fraction, int or str, optional
-        Default 1e-10.
-    mechanism : Mechanism
-    neighbours : Neighbours
-    source : str, optional
-        Source of the shares, in words for plan and certificate. Does not change the noise.
+    - `rho`, `epsilon`: rho for the discrete Gaussian, epsilon for the discrete Laplace.
+    - `geolevels`: geolevel -> share.
+    - `queries`: geolevel, or ``"*"`` for every other -> query group -> share.
+    - `normalise`: drop geolevels that the run does not have and rescale the others exactly.
+    - `delta`: default 1e-10.
+    - `source`: source of the shares, in words for plan and certificate. Does not change the noise.
     """
 
     preset: str | None = None
@@ -65,30 +54,15 @@ def resolve_budget(
 ) -> Budget:
     """Return the complete, validated budget of a run.
 
-    Parameters
-    ----------
-    spec : BudgetSpec
-        Parts given besides a preset replace its parts.
-    geolevels : sequence of str
-        Geolevels of the run's spine, top first.
-    canonical : callable of str to str, optional
-        Returns a query name in schema order, as :meth:`opendas.schema.query_groups.Workload.canonical` does;
-        by default, names are unchanged.
-    stand_ins : mapping of str to str, optional
-        For a geolevel without query groups, the geolevel whose preset query groups it uses.
+    - `spec`: parts given besides a preset replace its parts.
+    - `geolevels`: geolevels of the run's spine, top first.
+    - `canonical`: returns a query name in schema order, as
+      :meth:`opendas.schema.query_groups.Workload.canonical` does; by default, names are unchanged.
+    - `stand_ins`: for a geolevel without query groups, the geolevel whose preset query groups it uses.
+    - Returns: geolevels in the order of the run.
 
-    Returns
-    -------
-    Budget
-        Geolevels in the order of the run.
-
-    Raises
-    ------
-    BudgetError
-        If a part is missing, a sum is not exactly one, or the geolevels are not the run's; suggests a preset
-        that fits.
-    ConfigError
-        If a number is a float or the preset is unknown.
+    Raises `BudgetError` if a part is missing, a sum is not exactly one, or the geolevels are not the run's;
+    suggests a preset that fits; `ConfigError` if a number is a float or the preset is unknown.
     """
     base = None if spec.preset is None else preset(spec.preset)
     shares = _geolevel_shares(spec, base, geolevels)

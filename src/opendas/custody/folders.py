@@ -59,12 +59,8 @@ def at_once(path: str, flags: int) -> int:
 class Folder:
     """An open folder; see :func:`open_folder`.
 
-    Parameters
-    ----------
-    descriptor : int
-        Names are looked up relative to it.
-    output : os.stat_result or None
-        Status of the output folder around it; None outside output folders.
+    - `descriptor`: names are looked up relative to it.
+    - `output`: status of the output folder around it; None outside output folders.
     """
 
     descriptor: int
@@ -92,10 +88,7 @@ class Folder:
     def whole(self, name: str, mode: int | None = None) -> Iterator[BinaryIO]:
         """Open a temporary file that is flushed and renamed atomically if the block ends without an error.
 
-        Raises
-        ------
-        PrivacyError
-            If someone replaced it in the meantime.
+        Raises `PrivacyError` if someone replaced it in the meantime.
         """
         temporary = f".{token_hex(12)}{PARTIAL_SUFFIX}"
         descriptor = self.new(temporary, mode)
@@ -173,19 +166,10 @@ def _names(path: Path) -> list[str]:
 def open_folder(path: Path, *, make: bool | int = False) -> Iterator[Folder]:
     """Walk to a folder and return it open.
 
-    Parameters
-    ----------
-    path : Path
-    make : bool or int
-        Create it if missing, with the folders above it; or at most so many of the last ones.
+    `make`: create it if missing, with the folders above it; or at most so many of the last ones.
 
-    Raises
-    ------
-    PrivacyError
-        If the path meets a link or another user's folder inside an output folder, or if the output folder is
-        not the held one.
-    OSError
-        If it does not exist or cannot be opened.
+    Raises `PrivacyError` if the path meets a link or another user's folder inside an output folder, or if the
+    output folder is not the held one; `OSError` if it does not exist or cannot be opened.
     """
     names = _names(path)
     most = _EVERY if make is True else int(make)
@@ -308,10 +292,7 @@ def make_folder(folder: Path) -> None:
     A file is durable only if every folder above it is: flushing a file, or its own folder, promises nothing
     about the names further up.
 
-    Raises
-    ------
-    EnvironmentFailure
-        If the file system refuses.
+    Raises `EnvironmentFailure` if the file system refuses.
     """
     try:
         with open_folder(folder, make=True):
@@ -326,10 +307,7 @@ def flush_tree(folder: Path) -> None:
     A process that was killed may have created or removed names without having flushed them; who goes on
     from what it finds makes it durable first.
 
-    Raises
-    ------
-    EnvironmentFailure
-        If the file system refuses.
+    Raises `EnvironmentFailure` if the file system refuses.
     """
     try:
         fsync_folder(folder.parent)
@@ -343,21 +321,11 @@ def flush_tree(folder: Path) -> None:
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Open `path` for writing; it appears when the block ends without an error.
 
-    Parameters
-    ----------
-    path : Path
-        Final name. Its folder is created. An existing file is replaced in one step.
+    - `path`: final name. Its folder is created. An existing file is replaced in one step.
+    - Yields: the temporary file.
 
-    Yields
-    ------
-    BinaryIO
-        The temporary file.
-
-    Raises
-    ------
-    EnvironmentFailure
-        If the disk is full, or a permission is missing; the temporary file is removed and an existing
-        `path` is left as it was.
+    Raises `EnvironmentFailure` if the disk is full, or a permission is missing; the temporary file is removed
+    and an existing `path` is left as it was.
     """
     try:
         with open_folder(path.parent, make=True) as folder, folder.whole(path.name) as file:

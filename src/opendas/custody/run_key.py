@@ -141,24 +141,11 @@ class RunKey:
     def load(cls, path: str | os.PathLike[str], passphrase: Passphrase | None = None) -> RunKey:
         """Read a key written by :meth:`save`.
 
-        Parameters
-        ----------
-        path : path
-            Key file.
-        passphrase : Passphrase, optional
-            For a key that was saved with one.
+        - `path`: key file.
+        - `passphrase`: for a key that was saved with one.
 
-        Returns
-        -------
-        RunKey
-
-        Raises
-        ------
-        PrivacyError
-            If there is no key, it is damaged, others may read it, or the passphrase is not the one that it
-            was saved with.
-        EnvironmentFailure
-            If the file cannot be read.
+        Raises `PrivacyError` if there is no key, it is damaged, others may read it, or the passphrase is not
+        the one that it was saved with; `EnvironmentFailure` if the file cannot be read.
         """
         target = Path(path)
         lines = read_secret(target).split("\n")
@@ -244,12 +231,8 @@ class KeyShare:
     def load(cls, path: Path) -> KeyShare:
         """Read a share written by :meth:`save`.
 
-        Raises
-        ------
-        PrivacyError
-            If there is none, it is damaged, or others may read it.
-        EnvironmentFailure
-            If it cannot be read.
+        Raises `PrivacyError` if there is none, it is damaged, or others may read it; `EnvironmentFailure` if
+        it cannot be read.
         """
         if not os.path.lexists(path):
             raise PrivacyError(f"There is no share of a key at {path}. Nothing was printed.")

@@ -51,10 +51,7 @@ class PublicKey:
     def load(cls, path: Path) -> Self:
         """Read a public key from a PEM file.
 
-        Raises
-        ------
-        ConfigError
-            If there is none, or it is no Ed25519 key.
+        Raises `ConfigError` if there is none, or it is no Ed25519 key.
         """
         try:
             with open(path, "rb") as file:
@@ -133,12 +130,8 @@ class SigningKey:
     def load(cls, path: Path, passphrase: Passphrase | None = None) -> Self:
         """Read a key that :meth:`save` wrote.
 
-        Raises
-        ------
-        PrivacyError
-            If there is no key, it is damaged, others may read it, or the passphrase is not its own.
-        EnvironmentFailure
-            If the file cannot be read.
+        Raises `PrivacyError` if there is no key, it is damaged, others may read it, or the passphrase is not
+        its own; `EnvironmentFailure` if the file cannot be read.
         """
         if not path.is_file():
             raise PrivacyError(f"There is no signing key at {path}; opendas keys new makes one.")

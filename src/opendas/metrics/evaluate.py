@@ -113,16 +113,11 @@ FORMAT = "opendas evaluation 1"
 class Evaluation:
     """Errors of an estimate. Confidential: each figure is a function of the truth.
 
-    Parameters
-    ----------
-    errors : tuple of ErrorRow
-        Every declared query group at every geolevel asked for.
-    figures : tuple of FigureRow
-        It and the two before are empty for products without the race and ethnicity groups or the geolevels
-        that they need.
-    by_age_and_sex : tuple of AgeSexRow
-    pyramids : tuple of Pyramid
-        Of official geolevels; empty for products without single years of age and sex, as is the one before.
+    - `errors`: every declared query group at every geolevel asked for.
+    - `figures`: it and the two before are empty for products without the race and ethnicity groups or the
+      geolevels that they need.
+    - `pyramids`: of official geolevels; empty for products without single years of age and sex, as is the one
+      before.
     """
 
     product: str
@@ -169,22 +164,14 @@ def evaluate(
 ) -> Evaluation:
     """Measure the errors of an estimate.
 
-    Parameters
-    ----------
-    truth, estimate : Histogram
-        Rows are the leaves of `frame`, in its order.
-    frame : Frame
-        Official geolevels and entity codes: always the official geography, whatever spine the run used.
-    entities : bool
-        Give :attr:`Evaluation.errors` and :attr:`Evaluation.by_population` at entity categories too. The
-        redistricting criterion and the figures always use them.
-    districts : Grouping, optional
-        Leaves by the districts of a drawn plan: given as one more geolevel.
+    - `truth`, `estimate`: rows are the leaves of `frame`, in its order.
+    - `frame`: official geolevels and entity codes: always the official geography, whatever spine the run
+      used.
+    - `entities`: give :attr:`Evaluation.errors` and :attr:`Evaluation.by_population` at entity categories
+      too. The redistricting criterion and the figures always use them.
+    - `districts`: leaves by the districts of a drawn plan: given as one more geolevel.
 
-    Raises
-    ------
-    DataError
-        If the histograms do not belong to the frame or to each other.
+    Raises `DataError` if the histograms do not belong to the frame or to each other.
     """
     every = level_errors(truth, estimate, frame, levels_of(frame, entities=True))
     official = every[: len(frame.geolevels)]

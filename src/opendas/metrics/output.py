@@ -77,20 +77,10 @@ def evaluation_files(evaluation: Evaluation) -> dict[str, bytes]:
 def write_evaluation(folder: Path, evaluation: Evaluation) -> tuple[Path, ...]:
     """Write an evaluation.
 
-    Parameters
-    ----------
-    folder : Path
-        ``OUT/confidential/evaluation/<product>``; created with mode 0700.
+    - `folder`: ``OUT/confidential/evaluation/<product>``; created with mode 0700.
+    - Returns: the files written, each with mode 0600.
 
-    Returns
-    -------
-    tuple of Path
-        The files written, each with mode 0600.
-
-    Raises
-    ------
-    EnvironmentFailure
-        If the disk or the permissions refuse.
+    Raises `EnvironmentFailure` if the disk or the permissions refuse.
     """
     files = evaluation_files(evaluation)
     try:

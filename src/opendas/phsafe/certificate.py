@@ -122,21 +122,8 @@ def issue_certificate(
 ) -> dict[str, Any]:
     """Write ``certificate.json`` for the tables of an output folder.
 
-    Parameters
-    ----------
-    out : Path
-    plan : Plan
-    tables : sequence of str
-        Files, relative to `out`.
-    derived : iterable of Derived
-    seeded : bool
-    key : str
-    version, commit : str
-
-    Returns
-    -------
-    dict
-        The certificate.
+    - `tables`: files, relative to `out`.
+    - Returns: the certificate.
     """
     files = [ReleasedFile(name, (out / name).stat().st_size, sha256_file(out / name)) for name in tables]
     certificate = household_certificate(

@@ -59,10 +59,7 @@ _LARGEST_TAU: Final = 1 << 20
 def margin(law: Noise, confidence: Fraction = NINETY) -> int:
     """Return the smallest ``m`` with ``P(|X| <= m) >= confidence``, decided exactly.
 
-    Parameters
-    ----------
-    law : DiscreteGaussian or DiscreteLaplace
-    confidence : Fraction, in [0, 1)
+    `confidence`, in [0, 1).
 
     Examples
     --------
@@ -75,18 +72,10 @@ def margin(law: Noise, confidence: Fraction = NINETY) -> int:
 def cell_margins(table: Table | Derived, law: Noise, confidence: Fraction = NINETY) -> dict[int, int]:
     """Return the margin of every cell of a table, including totals.
 
-    Parameters
-    ----------
-    table : Table or Derived
-        A total is the sum of the measured cells that its declaration lists.
-    law : DiscreteGaussian or DiscreteLaplace
-        Noise of each measured cell.
-    confidence : Fraction, in [0, 1)
-
-    Returns
-    -------
-    dict of int to int
-        Cell code to margin, in counts.
+    - `table`: a total is the sum of the measured cells that its declaration lists.
+    - `law`: noise of each measured cell.
+    - `confidence`, in [0, 1).
+    - Returns: cell code to margin, in counts.
     """
     return {code: margin_of_sum([law] * len(parts), confidence) for code, parts in table.published.items()}
 
@@ -227,33 +216,19 @@ def solve(
 ) -> tuple[Solution, ...]:
     """Return every solution for the given target, tau, budget and sensitivity.
 
-    Parameters
-    ----------
-    target : int, optional
-        Largest allowed margin. With tau, solves for the least budget; with a budget, for the largest tau.
-    tau : int, optional
-        Persons kept of a household. Without it, and if it cannot be solved for, each of `taus`.
-    budget : Fraction, optional
-        Unbounded loss. With tau, solves for the margin.
-    sensitivity : Sensitivity, optional
-        By default, both.
-    units : bool
-        True for tables of units, which have no tau.
-    cells, mechanism, confidence, summed, digits
-        As for :func:`least_budget` and :func:`largest_tau`.
-    taus : iterable of int
-        Values to try.
+    - `target`: largest allowed margin. With tau, solves for the least budget; with a budget, for the largest
+      tau.
+    - `tau`: persons kept of a household. Without it, and if it cannot be solved for, each of `taus`.
+    - `budget`: unbounded loss. With tau, solves for the margin.
+    - `sensitivity`: by default, both.
+    - `units`: true for tables of units, which have no tau.
+    - `cells`, `mechanism`, `confidence`, `summed`, `digits`: as for :func:`least_budget` and
+      :func:`largest_tau`.
+    - `taus`: values to try.
+    - Returns: one for each sensitivity (and each tau tried) that has a solution; with everything given, those
+      that meet the target.
 
-    Returns
-    -------
-    tuple of Solution
-        One for each sensitivity (and each tau tried) that has a solution; with everything given, those that
-        meet the target.
-
-    Raises
-    ------
-    ConfigError
-        If neither target nor budget is given, or units come with a tau.
+    Raises `ConfigError` if neither target nor budget is given, or units come with a tau.
 
     Examples
     --------

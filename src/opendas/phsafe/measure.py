@@ -53,19 +53,8 @@ def measure(
 ) -> tuple[OutputTable, ...]:
     """Count, add noise, and lay out every table with a budget and the tables derived from them.
 
-    Parameters
-    ----------
-    plan : Plan
-    count : CountTables
-    key : RunKey
-    input_tag : str
-        Keyed digest of the input, in hexadecimal.
-    derived : tuple of Derived
-
-    Returns
-    -------
-    tuple of OutputTable
-        Private if the key stays secret and every budget is finite.
+    - `input_tag`: keyed digest of the input, in hexadecimal.
+    - Returns: private if the key stays secret and every budget is finite.
 
     Notes
     -----

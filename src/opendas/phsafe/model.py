@@ -48,13 +48,7 @@ class Iteration(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A population group level, for instance ``state_H,I``.
-
-    Parameters
-    ----------
-    geography : Geography
-    iteration : Iteration
-    """
+    """A population group level, for instance ``state_H,I``."""
 
     geography: Geography
     iteration: Iteration

@@ -169,10 +169,7 @@ def derive(derived: Derived, source: OutputTable) -> OutputTable:
 def write_tables(out: Path, tables: Iterable[OutputTable], state_filter: Sequence[str]) -> tuple[str, ...]:
     """Write each table into its folder, replacing earlier tables.
 
-    Returns
-    -------
-    tuple of str
-        Files, relative to `out`.
+    Returns: files, relative to `out`.
     """
     staging = out / STAGING
     remove_tree(staging)

@@ -48,15 +48,8 @@ from opendas.version import __version__, commit
 class HouseholdOptions(ActOptions):
     """Options of a run besides the configuration.
 
-    Parameters
-    ----------
-    sensitivity : Sensitivity
-    truncation : Truncation
-    warn : callable(findings) or None
-        Called once with inconsistent records that are counted all the same.
-    tables : tuple of Table
-        The measured tables; an agency adds its own.
-    derived : tuple of Derived
+    - `warn`, callable(findings) or None: called once with inconsistent records that are counted all the same.
+    - `tables`: the measured tables; an agency adds its own.
     """
 
     sensitivity: Sensitivity = Sensitivity.PAPER
@@ -77,24 +70,12 @@ class HouseholdOptions(ActOptions):
 def run_private(config_path: Path, data: Path | str, out: Path, options: HouseholdOptions) -> dict[str, Any]:
     """Write the private tables of a data set into an output folder.
 
-    Parameters
-    ----------
-    config_path : Path
-    data : Path or str
-        The folder (or, for other readers, the file) that the configured reader takes; the engine ``spark``
-        takes URLs too.
-    out : Path
-    options : HouseholdOptions
+    - `data`: the folder (or, for other readers, the file) that the configured reader takes; the engine
+      ``spark`` takes URLs too.
+    - Returns: ``out``, ``tables``, ``stamps``, ``rho`` or ``epsilon`` under both relations, and timing.
 
-    Returns
-    -------
-    dict
-        ``out``, ``tables``, ``stamps``, ``rho`` or ``epsilon`` under both relations, and timing.
-
-    Raises
-    ------
-    ConfigError, DataError, PrivacyError, EnvironmentFailure
-        Before any draw; no partial output remains.
+    Raises `ConfigError`, `DataError`, `PrivacyError`, `EnvironmentFailure` before any draw; no partial output
+    remains.
     """
     plan = Plan(
         read_config(config_path, Mode.PRIVATE, options.tables), options.sensitivity, options.truncation

@@ -44,17 +44,10 @@ def _at_least_0(value: Fraction | int | str, what: str) -> float:
 def gaussian_power(rho: Fraction | int | str, alpha: float) -> float:
     """Return the power of the best test at level alpha against continuous Gaussian noise.
 
-    Parameters
-    ----------
-    rho : Fraction, int or str, >= 0
-    alpha : float, in (0, 1)
-        False-positive rate.
-
-    Returns
-    -------
-    float
-        ``Phi(Phi^-1(alpha) + mu)`` with ``mu = sqrt(2 rho)``. An approximation: discrete noise of small
-        variance can be slightly easier or harder to test. For a bound, see :func:`zcdp_power_bound`.
+    - `rho`, >= 0.
+    - `alpha`, in (0, 1): false-positive rate.
+    - Returns: ``Phi(Phi^-1(alpha) + mu)`` with ``mu = sqrt(2 rho)``. An approximation: discrete noise of
+      small variance can be slightly easier or harder to test. For a bound, see :func:`zcdp_power_bound`.
 
     Notes
     -----
@@ -72,18 +65,11 @@ def gaussian_power(rho: Fraction | int | str, alpha: float) -> float:
 def zcdp_power_bound(rho: Fraction | int | str, alpha: float) -> float:
     """Bound the power of every test at level alpha against every rho-zCDP mechanism.
 
-    Parameters
-    ----------
-    rho : Fraction, int or str, >= 0
-    alpha : float, in (0, 1)
-        False-positive rate.
-
-    Returns
-    -------
-    float
-        The largest power ``b`` for which the test's outcome, itself the output of a rho-zCDP mechanism,
-        satisfies the Renyi bounds ``D_a(b || alpha) <= a rho`` and ``D_a(alpha || b) <= a rho`` at each of a
-        list of orders a. Rounded up by bisection.
+    - `rho`, >= 0.
+    - `alpha`, in (0, 1): false-positive rate.
+    - Returns: the largest power ``b`` for which the test's outcome, itself the output of a rho-zCDP
+      mechanism, satisfies the Renyi bounds ``D_a(b || alpha) <= a rho`` and ``D_a(alpha || b) <= a rho`` at
+      each of a list of orders a. Rounded up by bisection.
 
     Notes
     -----
@@ -140,17 +126,11 @@ def _least_renyi(p: float, q: float) -> Floats:
 def loss_tail(rho: Fraction | int | str, factor: float) -> float:
     """Bound the probability that a release multiplies the odds of a claim by more than a factor.
 
-    Parameters
-    ----------
-    rho : Fraction, int or str, >= 0
-    factor : float, > 1
-        Ratio of posterior odds to prior odds, for one claim about one record against one alternative.
-
-    Returns
-    -------
-    float
-        ``exp(-(ln factor - rho)^2 / (4 rho))`` where ``ln factor > rho``, else 1. The probability is over the
-        noise, given that the claim is true.
+    - `rho`, >= 0.
+    - `factor`, > 1: ratio of posterior odds to prior odds, for one claim about one record against one
+      alternative.
+    - Returns: ``exp(-(ln factor - rho)^2 / (4 rho))`` where ``ln factor > rho``, else 1. The probability is
+      over the noise, given that the claim is true.
 
     Notes
     -----
@@ -168,14 +148,8 @@ def loss_tail(rho: Fraction | int | str, factor: float) -> float:
 def posterior(prior: float, factor: float) -> float:
     """Return the probability of a claim after its odds are multiplied.
 
-    Parameters
-    ----------
-    prior : float, in (0, 1)
-    factor : float, > 0
-
-    Returns
-    -------
-    float
+    - `prior`, in (0, 1).
+    - `factor`, > 0.
 
     Examples
     --------
@@ -189,12 +163,7 @@ def posterior(prior: float, factor: float) -> float:
 
 
 class Attacker:
-    """Upper bounds on what an attacker can learn from a release with given noise.
-
-    Parameters
-    ----------
-    worst : WorstLoss
-    """
+    """Upper bounds on what an attacker can learn from a release with given noise."""
 
     def __init__(self, worst: WorstLoss) -> None:
         self._worst = worst
@@ -204,14 +173,9 @@ class Attacker:
     def power(self, level: float) -> float:
         """Bound the power of any test at a false-positive rate.
 
-        Parameters
-        ----------
-        level : float, in (0, 1)
+        `level`, in (0, 1).
 
-        Raises
-        ------
-        ConfigError
-            If the level is out of range.
+        Raises `ConfigError` if the level is out of range.
         """
         rate = _rate(level, "level")
         # delta + level * exp(epsilon) bounds the power at every epsilon: each is valid, the least is tight.
@@ -226,11 +190,8 @@ class Attacker:
     def guess(self, prior: float = 0.5) -> float:
         """Bound the probability of guessing right between two inputs.
 
-        Parameters
-        ----------
-        prior : float, in (0, 1)
-            Probability of the first input before the release. Without a release, the best guess is right with
-            probability ``max(prior, 1 - prior)``.
+        `prior`, in (0, 1): probability of the first input before the release. Without a release, the
+        best guess is right with probability ``max(prior, 1 - prior)``.
         """
         known = max(_rate(prior, "prior"), 1.0 - prior)
         delta = self._worst.delta(math.log((1.0 - prior) / prior)).upper
@@ -239,19 +200,14 @@ class Attacker:
     def belief(self, prior: float) -> float:
         """Bound the posterior probability that the attacker gives the truth, averaged over the noise.
 
-        Parameters
-        ----------
-        prior : float, in (0, 1)
-            Probability of the truth before the release.
+        `prior`, in (0, 1): probability of the truth before the release.
         """
         return self._largest(prior, [_mean_posterior(one, _rate(prior, "prior")) for one in self._curves])
 
     def odds(self, factor: float) -> float:
         """Bound the probability that the release multiplies the odds of a true claim by more than a factor.
 
-        Parameters
-        ----------
-        factor : float, > 1
+        `factor`, > 1.
         """
         if not factor > 1.0:
             raise ConfigError("factor must be greater than 1.")

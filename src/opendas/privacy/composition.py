@@ -340,12 +340,8 @@ class WorstLoss:
     The worst change can depend on delta, so all are bounded: roughly first, then more finely where it
     matters.
 
-    Parameters
-    ----------
-    changes : iterable of ChangedAnswers
-        Every way in which neighbours can differ; duplicates are dropped.
-    points : int
-        Points of the finest grid.
+    - `changes`: every way in which neighbours can differ; duplicates are dropped.
+    - `points`: points of the finest grid.
 
     Examples
     --------

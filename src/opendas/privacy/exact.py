@@ -27,24 +27,13 @@ _MAX_EXPONENT = 2000
 def parse_fraction(value: object, what: str = "value") -> Fraction:
     """Read an exact number.
 
-    Parameters
-    ----------
-    value : str, int or Fraction
-        ``"293764/114921"``, ``"0.1885"``, ``"1e-10"``, ``4`` or a fraction. Text may carry a sign and
-        surrounding spaces.
-    what : str
-        Source of the number, for error messages.
+    - `value`: ``"293764/114921"``, ``"0.1885"``, ``"1e-10"``, ``4`` or a fraction. Text may carry a sign and
+      surrounding spaces.
+    - `what`: source of the number, for error messages.
+    - Returns: exactly the number written.
 
-    Returns
-    -------
-    Fraction
-        Exactly the number written.
-
-    Raises
-    ------
-    ConfigError
-        For a float (write the number in quotes), a bool, anything that is not a number, or a number too long
-        for a budget.
+    Raises `ConfigError` for a float (write the number in quotes), a bool, anything that is not a number, or a
+    number too long for a budget.
 
     Examples
     --------
@@ -96,14 +85,7 @@ def _parse_text(text: str, what: str) -> Fraction:
 def format_fraction(value: Fraction | int) -> str:
     """Return a number as text that :func:`parse_fraction` reads as exactly the same number.
 
-    Parameters
-    ----------
-    value : Fraction or int
-
-    Returns
-    -------
-    str
-        Lowest terms, ``"n/d"``, or ``"n"`` for an integer: one text per number, suitable for a digest.
+    Returns: lowest terms, ``"n/d"``, or ``"n"`` for an integer: one text per number, suitable for a digest.
 
     Examples
     --------
@@ -116,15 +98,8 @@ def format_fraction(value: Fraction | int) -> str:
 def canonical_json(value: object) -> bytes:
     """Return plain data as JSON with one text per value, suitable for a digest.
 
-    Parameters
-    ----------
-    value : object
-        Dicts with text keys, lists, text, integers, booleans, None.
-
-    Returns
-    -------
-    bytes
-        ASCII, keys sorted, no spaces, no NaN or infinity.
+    - `value`: dicts with text keys, lists, text, integers, booleans, None.
+    - Returns: ASCII, keys sorted, no spaces, no NaN or infinity.
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 

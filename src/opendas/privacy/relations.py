@@ -75,31 +75,16 @@ def noise_distribution(
 ) -> AnyNoise:
     """Return the noise of every cell of a marginal query group with a share of the budget.
 
-    Parameters
-    ----------
-    mechanism : Mechanism
-    neighbours : Neighbours
-    share : Fraction, in (0, 1]
-        Product of the shares from the total down to this query group.
-    total : Fraction, > 0
-        rho for the discrete Gaussian, epsilon for the discrete Laplace.
-    records : int, >= 1
-        Most records of one protected unit, in which neighbours differ.
-    together : int, from 1 to `records`
-        Most of those records in one cell of the group.
+    - `share`, in (0, 1]: product of the shares from the total down to this query group.
+    - `total`, > 0: rho for the discrete Gaussian, epsilon for the discrete Laplace.
+    - `records`, >= 1: most records of one protected unit, in which neighbours differ.
+    - `together`, from 1 to `records`: most of those records in one cell of the group.
+    - Returns: zCDP: ``sigma2 = D2^2 / (2 * share * rho)``, so ``1 / sigma2 = share * rho`` bounded and ``2 *
+      share * rho`` unbounded. Laplace: ``scale = D1 / (share * epsilon)``. For units of several records
+      ``D2^2`` is ``records * together`` times as large, and ``D1`` `records` times.
 
-    Returns
-    -------
-    AnyNoise
-        zCDP: ``sigma2 = D2^2 / (2 * share * rho)``, so ``1 / sigma2 = share * rho`` bounded and
-        ``2 * share * rho`` unbounded. Laplace: ``scale = D1 / (share * epsilon)``. For units of several
-        records ``D2^2`` is ``records * together`` times as large, and ``D1`` `records` times.
-
-    Raises
-    ------
-    BudgetError
-        If the share lies outside (0, 1], or the total is not positive; a query without budget is not
-        measured.
+    Raises `BudgetError` if the share lies outside (0, 1], or the total is not positive; a query without
+    budget is not measured.
 
     Notes
     -----

@@ -112,20 +112,11 @@ def _sum_up(terms: Iterable[Decimal]) -> Decimal:
 def epsilon_bun_steinke(rho: Fraction | int | str, delta: Fraction | int | str) -> float:
     """Convert rho to epsilon by ``rho + 2 sqrt(rho ln(1/delta))``.
 
-    Parameters
-    ----------
-    rho : Fraction, int or str, >= 0
-    delta : Fraction, int or str, in (0, 1)
+    - `rho`, >= 0.
+    - `delta`, in (0, 1).
+    - Returns: rounded up, hence a valid epsilon.
 
-    Returns
-    -------
-    float
-        Rounded up, hence a valid epsilon.
-
-    Raises
-    ------
-    ConfigError
-        If an argument is a float or out of range.
+    Raises `ConfigError` if an argument is a float or out of range.
 
     Notes
     -----
@@ -148,20 +139,11 @@ def epsilon_bun_steinke(rho: Fraction | int | str, delta: Fraction | int | str) 
 def epsilon_cks(rho: Fraction | int | str, delta: Fraction | int | str) -> float:
     """Convert rho to epsilon by the optimised Renyi conversion.
 
-    Parameters
-    ----------
-    rho : Fraction, int or str, >= 0
-    delta : Fraction, int or str, in (0, 1)
+    - `rho`, >= 0.
+    - `delta`, in (0, 1).
+    - Returns: rounded up, hence a valid epsilon; 0 if even epsilon = 0 has a smaller delta.
 
-    Returns
-    -------
-    float
-        Rounded up, hence a valid epsilon; 0 if even epsilon = 0 has a smaller delta.
-
-    Raises
-    ------
-    ConfigError
-        If an argument is a float or out of range.
+    Raises `ConfigError` if an argument is a float or out of range.
 
     Notes
     -----
@@ -191,20 +173,11 @@ def epsilon_cks(rho: Fraction | int | str, delta: Fraction | int | str) -> float
 def delta_of(rho: Fraction | int | str, epsilon: Fraction | int | str) -> float:
     """Return the smallest delta that the optimised Renyi conversion gives at an epsilon.
 
-    Parameters
-    ----------
-    rho : Fraction, int or str, >= 0
-    epsilon : Fraction, int or str, >= 0
+    - `rho`, >= 0.
+    - `epsilon`, >= 0.
+    - Returns: rounded up, in [0, 1]; 0 only for ``rho = 0``.
 
-    Returns
-    -------
-    float
-        Rounded up, in [0, 1]; 0 only for ``rho = 0``.
-
-    Raises
-    ------
-    ConfigError
-        If an argument is a float or negative.
+    Raises `ConfigError` if an argument is a float or negative.
 
     Notes
     -----
@@ -241,11 +214,7 @@ def delta_of(rho: Fraction | int | str, epsilon: Fraction | int | str) -> float:
 class CurvePoint:
     """One point of the (epsilon, delta) curve of a rho.
 
-    Parameters
-    ----------
-    delta : Fraction
-    cks, bun_steinke : float
-        Valid epsilons at this delta.
+    `cks`, `bun_steinke`: valid epsilons at this delta.
     """
 
     delta: Fraction
@@ -258,15 +227,9 @@ def epsilon_curve(
 ) -> tuple[CurvePoint, ...]:
     """Return the epsilons of one rho at several deltas.
 
-    Parameters
-    ----------
-    rho : Fraction, int or str, >= 0
-    deltas : iterable of Fraction, int or str, in (0, 1)
-
-    Returns
-    -------
-    tuple of CurvePoint
-        In the order of ``deltas``.
+    - `rho`, >= 0.
+    - `deltas`, in (0, 1).
+    - Returns: in the order of ``deltas``.
     """
     points = (checked_delta(delta) for delta in deltas)
     return tuple(CurvePoint(d, epsilon_cks(rho, d), epsilon_bun_steinke(rho, d)) for d in points)
@@ -281,17 +244,10 @@ FORMULAS: Mapping[str, Callable[[Fraction, Fraction], float]] = MappingProxyType
 class Account:
     """The (epsilon, delta) guarantees of a rho.
 
-    Parameters
-    ----------
-    rho : Fraction, >= 0
-        Total loss of the accounted change. Text and integers are read exactly.
-    delta : Fraction, in (0, 1)
-        Where epsilon is quoted.
+    - `rho`, >= 0: total loss of the accounted change. Text and integers are read exactly.
+    - `delta`, in (0, 1): where epsilon is quoted.
 
-    Raises
-    ------
-    ConfigError
-        If an argument is a float or out of range.
+    Raises `ConfigError` if an argument is a float or out of range.
 
     Examples
     --------
@@ -309,14 +265,9 @@ class Account:
     def epsilon(self, formula: str = "cks") -> float:
         """Return epsilon at ``delta`` by a named formula, rounded up.
 
-        Parameters
-        ----------
-        formula : {"cks", "bun-steinke"}
+        `formula`, one of "cks", "bun-steinke".
 
-        Raises
-        ------
-        ConfigError
-            If the formula is unknown.
+        Raises `ConfigError` if the formula is unknown.
         """
         if formula not in FORMULAS:
             raise ConfigError(
@@ -337,15 +288,9 @@ class Account:
 class PureAccount:
     """The guarantees of a pure epsilon.
 
-    Parameters
-    ----------
-    pure_epsilon : Fraction, >= 0
-        Total loss under pure differential privacy (delta = 0).
+    `pure_epsilon`, >= 0: total loss under pure differential privacy (delta = 0).
 
-    Raises
-    ------
-    ConfigError
-        If the argument is a float or negative.
+    Raises `ConfigError` if the argument is a float or negative.
     """
 
     pure_epsilon: Fraction

@@ -116,30 +116,14 @@ def post_process(
 
     Only measurements are read: the estimates are post-processing, and cost no privacy.
 
-    Parameters
-    ----------
-    out : Path
-        Output folder of ``opendas phsafe``, or of the published program.
-    model : Model
-    most : float
-        Largest average that is possible.
-    workers : int
-        Threads; the files do not depend on it.
-    to : Path, optional
-        Where the folders of estimates go; by default beside the tables.
+    - `out`: output folder of ``opendas phsafe``, or of the published program.
+    - `most`: largest average that is possible.
+    - `workers`: threads; the files do not depend on it.
+    - `to`: where the folders of estimates go; by default beside the tables.
 
-    Returns
-    -------
-    PostProcessing
-
-    Raises
-    ------
-    ConfigError
-        If the folder is no PHSafe output, or holds exact counts, or `most` is not above 2.
-    DataError
-        If a file is wrong, or linked tables are not one measurement.
-    EnvironmentFailure
-        If a file cannot be read or written.
+    Raises `ConfigError` if the folder is no PHSafe output, or holds exact counts, or `most` is not above 2;
+    `DataError` if a file is wrong, or linked tables are not one measurement; `EnvironmentFailure` if a file
+    cannot be read or written.
     """
     if not 2 < most < math.inf:
         raise ConfigError(f"The largest average must be above 2, the least family; found {most:g}.")

@@ -53,14 +53,8 @@ class IteratesBy(StrEnum):
 class Joined:
     """The rows a table counts: persons beside their unit, or units by themselves. Confidential.
 
-    Parameters
-    ----------
-    persons : Persons
-    units : Units
-    person_rows : int64 (n,) or None
-        Position in `persons` of each row; None for a table of units.
-    unit_rows : int64 (n,)
-        Position in `units` of each row.
+    - `person_rows` (n,): position in `persons` of each row; None for a table of units.
+    - `unit_rows` (n,): position in `units` of each row.
     """
 
     persons: Persons
@@ -89,38 +83,22 @@ class Joined:
 class Table:
     """A measured table.
 
-    Parameters
-    ----------
-    name : str
-        As in the configuration and in the folder name.
-    kind : Kind
-    cells : tuple of int
-        Codes of the measured cells, in order.
-    cell_index : callable(Joined) -> int8 (n,)
-        Position of each row's cell in `cells`; where it has none,
-        :data:`~opendas.phsafe.inputs.codes.OUTSIDE`.
-    cell_rule : str
-        What a row needs to have a cell, for messages.
-    cell_field : str
-        The column that the rule is about, for messages.
-    iterates_by : IteratesBy or None
-        None for a table of totals only.
-    person_filter : callable(Persons) -> bool (n,), optional
-        Which persons count. Applied *before* truncation.
-    unit_filter : callable(Units) -> bool (u,), optional
-        Which units count, themselves or with their persons.
-    shell : mapping of int to tuple of int
-        Further cells of the published table, each as a sum of measured cells; written by the non-private
-        mode only.
-    truth_filter : callable(Units) -> bool (u,), optional
-        A further unit filter that the published non-private mode has.
-    weight : str or None
-        A column of the units to sum instead of counting; in non-private mode only.
+    - `name`: as in the configuration and in the folder name.
+    - `cells`: codes of the measured cells, in order.
+    - `cell_index`, callable(Joined) -> int8 (n,): position of each row's cell in `cells`; where it has none,
+      :data:`~opendas.phsafe.inputs.codes.OUTSIDE`.
+    - `cell_rule`: what a row needs to have a cell, for messages.
+    - `cell_field`: the column that the rule is about, for messages.
+    - `iterates_by`: None for a table of totals only.
+    - `person_filter`, callable(Persons) -> bool (n,): which persons count. Applied *before* truncation.
+    - `unit_filter`, callable(Units) -> bool (u,): which units count, themselves or with their persons.
+    - `shell`: further cells of the published table, each as a sum of measured cells; written by the
+      non-private mode only.
+    - `truth_filter`, callable(Units) -> bool (u,): a further unit filter that the published non-private mode
+      has.
+    - `weight`: a column of the units to sum instead of counting; in non-private mode only.
 
-    Raises
-    ------
-    ConfigError
-        If the declaration contradicts itself.
+    Raises `ConfigError` if the declaration contradicts itself.
     """
 
     name: str
@@ -175,15 +153,10 @@ class Table:
 class Derived:
     """A table computed from a measured one, at no further loss.
 
-    Parameters
-    ----------
-    name : str
-    source : str
-        Name of the measured table.
-    cells : mapping of int to tuple of int
-        Each cell as a sum of cells of the source; variances add up with the counts.
-    truth : Table or None
-        What the non-private mode counts instead; None for the source's own exact counts, with its shell.
+    - `source`: name of the measured table.
+    - `cells`: each cell as a sum of cells of the source; variances add up with the counts.
+    - `truth`: what the non-private mode counts instead; None for the source's own exact counts, with its
+      shell.
     """
 
     name: str
