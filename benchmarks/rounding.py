@@ -173,7 +173,8 @@ def or_tools(network, supply, cost, solver):
 def ours_alone(network):
     """Our simplex on a copy of the same arcs, primary costs only; the flow."""
     flow, parent, pred = network.flow.copy(), network.parent.copy(), network.pred.copy()
-    network_simplex(0, 0, *network[:3], network.costs[:2], flow, parent, pred)
+    started = network._replace(costs=network.costs[:2], flow=flow, parent=parent, pred=pred)
+    network_simplex(started, 0, 0)
     return flow
 
 

@@ -15,6 +15,7 @@ from opendas.errors import EstimationError
 from opendas.solvers.least_squares.active_set import PAIRED
 from opendas.solvers.least_squares.paired import (
     PairedCurvature,
+    Pairs,
     paired_guess,
     paired_inverse,
     paired_times,
@@ -76,12 +77,12 @@ def test_kernels_are_those_of_the_matrices(seed):
     np.testing.assert_allclose(curvature.diagonal(), np.einsum("cii->ci", A))
     cells = rng.permutation(n)[: n // 2 + 1]
     np.testing.assert_allclose(curvature.blocks(cells), A[:, cells[:, None], cells[None, :]])
-    begin, end = place_bounds(curvature.place)
+    pairs = Pairs(curvature.alpha, curvature.beta, curvature.kind, *place_bounds(curvature.place))
     for c in range(C):
         solvable = curvature.diagonal()[c] > 0.0
         free = solvable & (rng.random(n) < 0.7)
         cells, P = np.zeros(n, np.int64), np.full((n, n), np.nan)
-        m, fine = paired_inverse(curvature.alpha[c], curvature.beta[c], curvature.kind, end, free, cells, P)
+        m, fine = paired_inverse(pairs, c, free, cells, P)
         assert fine
         assert m == free.sum()
         F = cells[:m]
@@ -89,16 +90,10 @@ def test_kernels_are_those_of_the_matrices(seed):
         np.testing.assert_allclose(P[:m, :m] @ A[c][np.ix_(F, F)], np.eye(m), atol=1e-8)
         z, y = np.zeros(n), np.zeros(n)
         y[F] = rng.normal(size=m)
-        paired_times(curvature.alpha[c], curvature.beta[c], curvature.kind, begin, end, cells, m, y, z)
+        paired_times(pairs, c, cells, m, y, z)
         np.testing.assert_allclose(z, A[c] @ y, atol=1e-12)
-        Z = paired_guess(
-            curvature.alpha[c : c + 1],
-            curvature.beta[c : c + 1],
-            curvature.kind,
-            end,
-            free[None],
-            x[c : c + 1],
-        )
+        one = pairs._replace(alpha=pairs.alpha[c : c + 1], beta=pairs.beta[c : c + 1])
+        Z = paired_guess(one, free[None], x[c : c + 1])
         wanted = np.linalg.solve(A[c][np.ix_(F, F)], x[c, F])
         np.testing.assert_allclose(Z[0, F], wanted, rtol=1e-7, atol=1e-9)
 

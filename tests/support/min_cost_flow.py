@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opendas.errors import EstimationError
-from opendas.solvers.rounding.flow import MAX_POTENTIAL, network_simplex
+from opendas.solvers.rounding.flow import MAX_POTENTIAL, Network, network_simplex
 
 
 def min_cost_flow(
@@ -60,7 +60,8 @@ def min_cost_flow(
     flow = np.concatenate([np.zeros(arcs, np.int64), np.abs(supply)]).astype(np.int64)
     parent = np.append(root, -1).astype(np.int32)
     pred = np.append(arcs + each, -1).astype(np.int32)
-    network_simplex(nodes, 0, all_tail, all_head, all_capacity, all_costs, flow, parent, pred)
+    network = Network(all_tail, all_head, all_capacity, all_costs, flow, parent, pred)
+    network_simplex(network, nodes, 0)
     return flow[:arcs], int(flow[arcs:].sum()) // 2
 
 

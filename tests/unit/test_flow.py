@@ -123,14 +123,15 @@ def test_the_tree_stays_strongly_feasible(seed):
     state = np.r_[np.full(real, module.LOWER), np.full(2 * size, module.TREE)].astype(np.int8)
     tree = module._plant(parent, pred, tail)
     module._set_potentials(tree, root, cost)
-    arcs = np.arange(len(tail), dtype=np.uint32)
+    arcs = module._Arcs(tail, head, capacity, cost, flow, state)
+    candidates = np.arange(len(tail), dtype=np.uint32)
     start, degenerate = np.int64(0), 0
     for _ in range(10_000):
-        a, start = module._entering(tail, head, cost, tree.potential, state, arcs, start, 10)
+        a, start = module._entering(arcs, tree.potential, candidates, start, 10)
         if a == module.NONE:
             break
         before = flow.copy()
-        module._pivot(tree, root, a, tail, head, capacity, cost, flow, state)
+        module._pivot(tree, root, a, arcs)
         degenerate += int((flow == before).all())
         inner = np.arange(nodes - 1)
         carried, room = flow[tree.arc[inner]], capacity[tree.arc[inner]]

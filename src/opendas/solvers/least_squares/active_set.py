@@ -27,7 +27,13 @@ from opendas.solvers.least_squares.kernels import (
     remove,
     symmetric_times,
 )
-from opendas.solvers.least_squares.paired import paired_inverse, paired_times
+from opendas.solvers.least_squares.paired import (
+    NO_PAIRS,
+    Pairs,
+    paired_column,
+    paired_inverse,
+    paired_times,
+)
 
 Sides = NDArray[np.int8]
 
@@ -39,8 +45,6 @@ RESEED = 20
 """Changes of a free set from which a new inverse from the structure of H is cheaper."""
 PAIRED = 20
 """Likewise, and least size of the set, where H is in the form of pairs."""
-_NONE = np.zeros(0, np.int64)
-_NO_MATRIX = np.zeros((0, 0, 0))
 EQUAL = 2
 """Side of a row whose two bounds are the same."""
 
@@ -61,11 +65,7 @@ class Family(NamedTuple):
     diagonal: float
     joint: Ints  # (C,) joint total that each child has a part in, -1 for none; (0,) where there are none
     joint_total: Floats  # (J,)
-    kind: Ints = _NONE  # (n,) every child's own H in the form of pairs, see paired; else (0,)
-    begin: Ints = _NONE  # (n,) first cell of the place of each cell
-    end: Ints = _NONE  # (n,) one past its last
-    alpha: Floats = _NO_MATRIX  # (C, K, K)
-    beta: Floats = _NO_MATRIX  # (C, K, K)
+    pairs: Pairs = NO_PAIRS  # every child's own H in that form
 
 
 class Work(NamedTuple):
@@ -203,19 +203,6 @@ def _seed_inverse(p: Family, w: Work, P: Floats, c: int) -> None:
 
 
 @inner
-def _paired_column(p: Family, c: int, j: int, index: Ints, m: int, h: Floats) -> float:
-    """Set h to the entries of row j on the first m cells of `index`; returns the one on the diagonal."""
-    along = p.alpha[c, p.kind[j]]
-    here = p.beta[c, p.kind[j]]
-    for a in range(m):
-        i = index[a]
-        h[a] = along[p.kind[i]]
-        if p.begin[i] == p.begin[j]:
-            h[a] += here[p.kind[i]]
-    return float(along[p.kind[j]] + here[p.kind[j]])
-
-
-@inner
 def _update_inverse(p: Family, w: Work, P: Floats, c: int) -> bool:
     """Bring the inverse of child c to its free set. False where a submatrix is singular."""
     n = p.B.shape[1]
@@ -232,9 +219,9 @@ def _update_inverse(p: Family, w: Work, P: Floats, c: int) -> bool:
     if p.fine.shape[0] and need > p.core.shape[0] and changes > RESEED:
         _seed_inverse(p, w, P, c)
         return True
-    paired = len(p.kind) > 0
+    paired = len(p.pairs.kind) > 0
     if paired and need > PAIRED and changes > PAIRED:
-        m, fine = paired_inverse(p.alpha[c], p.beta[c], p.kind, p.end, w.free[c], index, P)
+        m, fine = paired_inverse(p.pairs, c, w.free[c], index, P)
         w.place[c, SIZE] = m
         return fine
     for k in range(m - 1, -1, -1):
@@ -248,7 +235,7 @@ def _update_inverse(p: Family, w: Work, P: Floats, c: int) -> bool:
     for j in range(n):
         if w.free[c, j] and inside[j] == 0.0:
             if paired:
-                diagonal = _paired_column(p, c, j, index, m, h)
+                diagonal = paired_column(p.pairs, c, j, index, m, h)
             else:
                 H = p.H[c if p.H.shape[0] > 1 else 0]
                 diagonal = H[j, j]
@@ -360,10 +347,8 @@ def recover(p: Family, w: Work, pool: Floats) -> None:
         z = w.z[c]
         for j in range(n):
             z[j] = -p.B[c, j]
-        if len(p.kind):
-            paired_times(
-                p.alpha[c], p.beta[c], p.kind, p.begin, p.end, w.order[c], w.place[c, SIZE], w.x[c], z
-            )
+        if len(p.pairs.kind):
+            paired_times(p.pairs, c, w.order[c], w.place[c, SIZE], w.x[c], z)
             continue
         H = p.H[c if p.H.shape[0] > 1 else 0]
         for a in range(w.place[c, SIZE]):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from opendas.arrays import Bools, Floats, Ints
 from opendas.solvers.least_squares.active_set import Family, Sides
 from opendas.solvers.least_squares.lowrank import LowRank, low_rank, solve_single
-from opendas.solvers.least_squares.paired import PairedCurvature, paired_guess, place_bounds
+from opendas.solvers.least_squares.paired import NO_PAIRS, PairedCurvature, Pairs, paired_guess, place_bounds
 from opendas.solvers.least_squares.primal_dual_active_set import INFEASIBLE, OK, pdas
 from opendas.solvers.least_squares.reduce import (
     complete_multipliers,
@@ -152,22 +152,21 @@ def _apart(
         allowed = np.maximum(1, mask.sum(axis=0))
         center = np.where(mask, parent[first] / allowed, 0.0) if len(parent) else np.zeros(B.shape)
         B += ridge * center
-    paired = isinstance(hessians, PairedCurvature)
-    H = np.zeros((0, len(first), len(first))) if paired else blocks(hessians, first, problem.linear.shape)
-    if not paired:
+    m = len(first)
+    H, pairs = np.zeros((0, m, m)), NO_PAIRS
+    if isinstance(hessians, PairedCurvature):
+        alpha, beta = hessians.alpha / unit[:, None, None], hessians.beta / unit[:, None, None]
+        beta[:, np.arange(beta.shape[1]), np.arange(beta.shape[1])] += ridge
+        pairs = Pairs(alpha, beta, hessians.kind[first], *place_bounds(hessians.place[first]))
+    else:
+        H = blocks(hessians, first, problem.linear.shape)
         H /= unit[:, None, None]
-        H[:, np.arange(len(first)), np.arange(len(first))] += ridge
+        H[:, np.arange(m), np.arange(m)] += ridge
     p = Family(
         H, B, parent[first] if len(parent) else np.zeros(0), unit / whole, mask,
         np.ascontiguousarray(stated.groups[:, first]), stated.lower, stated.upper,
-        *_no_structure(len(first)), *_coupled(stated, kept),
+        *_no_structure(m), *_coupled(stated, kept), pairs,
     )  # fmt: skip
-    if isinstance(hessians, PairedCurvature):
-        begin, end = place_bounds(hessians.place[first])
-        alpha = hessians.alpha / unit[:, None, None]
-        beta = hessians.beta / unit[:, None, None]
-        beta[:, np.arange(beta.shape[1]), np.arange(beta.shape[1])] += ridge
-        p = p._replace(kind=hessians.kind[first], begin=begin, end=end, alpha=alpha, beta=beta)
     return _Small(p, None, label, first, center, ridge, whole)
 
 
@@ -194,8 +193,8 @@ def _start(p: Family, structure: LowRank | None) -> tuple[Bools, Sides]:
     if structure is not None:
         factor = structure.factor(np.arange(p.B.shape[1]))
         Z = np.stack([factor.solve(b) for b in p.B])
-    elif len(p.kind):
-        Z = paired_guess(p.alpha, p.beta, p.kind, p.end, p.mask, p.B)
+    elif len(p.pairs.kind):
+        Z = paired_guess(p.pairs, p.mask, p.B)
     elif len(p.H) == 1:
         Z = unconstrained(p.H[0], p.B)
     else:

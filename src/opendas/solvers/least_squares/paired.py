@@ -18,6 +18,7 @@ Cells are sorted by place. Letters: ``C`` children (and the matrix C above), ``n
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -68,6 +69,20 @@ class PairedCurvature:
         same = place[:, None] == place[None, :]
         found = np.ascontiguousarray(self.alpha[:, kind[:, None], kind[None, :]])
         return found + np.where(same, self.beta[:, kind[:, None], kind[None, :]], 0.0)
+
+
+class Pairs(NamedTuple):
+    """The same on the cells of a reduced family, sorted by place, as compiled code takes it."""
+
+    # alpha, beta (C, K, K)
+    alpha: Floats
+    beta: Floats
+    kind: Ints  # (n,), or (0,) where Hessians are not of this form
+    begin: Ints  # (n,) first cell of the place of each cell
+    end: Ints  # (n,) one past its last
+
+
+NO_PAIRS = Pairs(np.zeros((0, 0, 0)), np.zeros((0, 0, 0)), *3 * (np.zeros(0, np.int64),))
 
 
 @njit(cache=True, nogil=True)
@@ -156,11 +171,24 @@ def place_bounds(place: Ints) -> tuple[Ints, Ints]:
     return begin, end
 
 
+@inner
+def paired_column(pairs: Pairs, c: int, j: int, index: Ints, m: int, h: Floats) -> float:
+    """Set h to the entries of row j on the first m cells of `index`; returns the one on the diagonal."""
+    kind, begin = pairs.kind, pairs.begin
+    along = pairs.alpha[c, kind[j]]
+    here = pairs.beta[c, kind[j]]
+    for a in range(m):
+        i = index[a]
+        h[a] = along[kind[i]]
+        if begin[i] == begin[j]:
+            h[a] += here[kind[i]]
+    return float(along[kind[j]] + here[kind[j]])
+
+
 @njit(cache=True, nogil=True)
-def paired_times(
-    alpha: Floats, beta: Floats, kind: Ints, begin: Ints, end: Ints, order: Ints, m: int, x: Floats, z: Floats
-) -> None:
-    """Add ``A x`` to z, of shape (n,); x is positive on the first m cells of `order` only."""
+def paired_times(pairs: Pairs, c: int, order: Ints, m: int, x: Floats, z: Floats) -> None:
+    """Add ``A_c x`` to z, of shape (n,); x is positive on the first m cells of `order` only."""
+    alpha, beta, kind, begin, end = pairs.alpha[c], pairs.beta[c], pairs.kind, pairs.begin, pairs.end
     K = alpha.shape[0]
     sums = np.zeros(K)
     force = np.zeros(K)
@@ -182,13 +210,14 @@ def paired_times(
 
 @inner
 def _places(
-    beta: Floats, kind: Ints, end: Ints, free: Bools, order: Ints, low: Ints, D: Floats, N: Floats
+    pairs: Pairs, c: int, free: Bools, order: Ints, low: Ints, D: Floats, N: Floats
 ) -> tuple[int, bool]:
-    """Invert the blocks of the free cells.
+    """Invert the blocks of the free cells of a child.
 
     Sets `order`, the free cells by place; `low`, for each of them the first of its place; row a of D, the
     inverse of a's block from there on; and N. Returns m, and False where a block is singular.
     """
+    beta, kind, end = pairs.beta[c], pairs.kind, pairs.end
     n = len(kind)
     K = N.shape[0]
     P = np.empty((K, K))
@@ -277,21 +306,20 @@ def _core(alpha: Floats, N: Floats, kinds: Ints, count: int) -> Floats:
 
 
 @njit(cache=True, nogil=True)
-def paired_inverse(
-    alpha: Floats, beta: Floats, kind: Ints, end: Ints, free: Bools, order: Ints, P: Floats
-) -> tuple[int, bool]:
+def paired_inverse(pairs: Pairs, c: int, free: Bools, order: Ints, P: Floats) -> tuple[int, bool]:
     """Set ``P = A_FF^-1`` in the order of cells that is left in `order`. Returns m, and False if singular."""
-    K = alpha.shape[0]
+    kind = pairs.kind
+    K = pairs.alpha.shape[1]
     most = 0
     for j in range(len(free)):
         most += free[j]
     low = np.empty(most, np.int64)
     D = np.empty((most, K))
     N = np.empty((K, K))
-    m, fine = _places(beta, kind, end, free, order, low, D, N)
+    m, fine = _places(pairs, c, free, order, low, D, N)
     kinds = np.empty(K, np.int64)
     count = _present(N, kinds)
-    C = _core(alpha, N, kinds, count)
+    C = _core(pairs.alpha[c], N, kinds, count)
     at = np.empty(K, np.int64)
     for u in range(count):
         at[kinds[u]] = u
@@ -305,7 +333,7 @@ def paired_inverse(
             o = at[kind[order[a]]]
             for u in range(count):
                 E[u, b] += C[u, o] * f
-    for a in range(m):
+    for a in range(m):  # P = D^-1 - D^-1 U' E
         for b in range(m):
             P[a, b] = 0.0
         stop = a + 1
@@ -323,10 +351,11 @@ def paired_inverse(
 
 
 @njit(cache=True, nogil=True)
-def paired_guess(alpha: Floats, beta: Floats, kind: Ints, end: Ints, mask: Bools, B: Floats) -> Floats:
+def paired_guess(pairs: Pairs, mask: Bools, B: Floats) -> Floats:
     """Unconstrained optimum of every child on the cells it may use, shape (C, n); rough where singular."""
+    kind = pairs.kind
     C, n = B.shape
-    K = alpha.shape[1]
+    K = pairs.alpha.shape[1]
     Z = np.zeros((C, n))
     order, low = np.empty(n, np.int64), np.empty(n, np.int64)
     D = np.empty((n, K))
@@ -334,9 +363,10 @@ def paired_guess(alpha: Floats, beta: Floats, kind: Ints, end: Ints, mask: Bools
     sums, force = np.empty(K), np.zeros(K)
     kinds = np.empty(K, np.int64)
     for c in range(C):
-        m, _ = _places(beta[c], kind, end, mask[c], order, low, D, N)
+        m, _ = _places(pairs, c, mask[c], order, low, D, N)
         count = _present(N, kinds)
-        core = _core(alpha[c], N, kinds, count)
+        core = _core(pairs.alpha[c], N, kinds, count)
+        # D^-1 b, its sums by kind, and C times these: the force that is taken back.
         sums[:] = 0.0
         for a in range(m):
             t = 0.0

@@ -169,12 +169,7 @@ def _projected(problem: FamilyProblem, tolerance: float) -> Solution | None:
     detailed = all(len(np.unique(rows)) == problem.cells for _, rows in problem.terms)
     if not detailed or not problem.terms or problem.hessians is not None:
         return None
-    if problem.fixed_rows is None or problem.fixed is None:
-        return None
-    answers = problem.linear / problem.weight
-    found = project_transport(
-        answers, problem.scale, problem.parent, problem.mask, problem.fixed_rows, problem.fixed
-    )
+    found = project_transport(problem)
     none = np.zeros(problem.lower.shape)
     multipliers = Multipliers(found.parent, none, np.zeros(len(problem.joint_rows[1])))
     residual = certify(problem, found.x, multipliers, found.fixed)

@@ -96,7 +96,37 @@ class Factor(NamedTuple):
 
     ones: Floats  # (k, n), g of each term of the chain
     shares: Floats  # (k, n), w / (1 + w 1'g) of each row of the chain
-    core: Floats  # r x r of each block: the inverse of W^-1 + U' P U
+    core: Floats  # r x r of each block, one after the other: the inverse of W^-1 + U' P U
+    first: Ints  # (B,), first entry of the core of each block
+
+
+class Block(NamedTuple):
+    """One block, while its inverse is made or used."""
+
+    low: int  # its first cell
+    high: int  # one past its last
+    diagonal: float  # d, sigma of the block included
+    core: Floats  # (r, r), its part of ``Factor.core``
+
+
+class Split(NamedTuple):
+    """What an iteration is given: a child's point is `share` and what is left of it beside the parent's."""
+
+    linear: Floats  # (C, n), in counts
+    fixed: Floats  # (C, R), sums of the last rows of the chain, less the child's share of the parent's
+    share: Floats  # (C, n), t_c of the parent's counts
+    parts: Floats  # (C,), t_c
+    mask: Bools  # (C, n)
+
+
+class State(NamedTuple):
+    """Where the iteration stands."""
+
+    w: Floats  # (C, n): ``z = max(0, w)`` is cut at zero, ``w - z`` are the scaled prices of cells at zero
+    sigma: Floats  # (B,)
+    # primal, dual (B,): residuals of the last iteration, in counts.
+    primal: Floats
+    dual: Floats
 
 
 def find_structure(problem: FamilyProblem) -> Layout | None:
@@ -132,21 +162,15 @@ def solve_structured(problem: FamilyProblem, tolerance: float, layout: Layout | 
     C, n = problem.linear.shape
     structure, cells = layout.structure, layout.cells
     has_parent = problem.parent is not None
-    fixed = np.zeros((C, 0))
-    if problem.fixed is not None:
-        fixed = np.ascontiguousarray(problem.fixed[:, layout.held])
-    parts = _parts(problem)
-    share = np.zeros((C, len(cells)))
-    if problem.parent is not None:
-        share = parts[:, None] * problem.parent[cells]
-        fixed = fixed - parts[:, None] * fixed.sum(axis=0)
-    linear = problem.linear[:, cells] / problem.weight
-    mask = np.ascontiguousarray(layout.open_cells[:, cells])
-    w = np.where(mask, share, 0.0)
+    split = _split(problem, layout)
+    mask = split.mask
     sizes = np.diff(structure.start)
     blocks = np.arange(len(sizes))
-    sigma, corrections = np.full(len(sizes), 0.1), np.zeros(len(sizes), np.int64)
-    primal, dual = np.zeros(len(sizes)), np.zeros(len(sizes))
+    corrections = np.zeros(len(sizes), np.int64)
+    state = State(
+        np.where(mask, split.share, 0.0), np.full(len(sizes), 0.1), np.zeros(len(sizes)), np.zeros(len(sizes))
+    )
+    w, sigma = state.w, state.sigma
     factor = _no_factor(structure)
     history = no_history(C, len(cells), len(sizes))
     best = Solution(np.zeros((C, n)), Status.FAILED, np.inf, 0, "structured")
@@ -156,10 +180,10 @@ def solve_structured(problem: FamilyProblem, tolerance: float, layout: Layout | 
         _factorise(structure, changed, sigma, factor)
         history.counts[changed] = -1
         earlier = w.copy()
-        _iterate(structure, factor, active, sigma, linear, fixed, share, parts, mask, w, primal, dual)
+        _iterate(structure, factor, active, split, state)
         z = np.where(mask, np.maximum(w, 0.0), 0.0)
         top = problem.top if has_parent else max(1.0, float(z.max(initial=0.0)))
-        missed = np.maximum(primal, dual)
+        missed = np.maximum(state.primal, state.dual)
         active = np.flatnonzero(missed > precision * top)
         if not len(active) or iterations == LIMIT:
             x = np.zeros((C, n))
@@ -176,19 +200,33 @@ def solve_structured(problem: FamilyProblem, tolerance: float, layout: Layout | 
             active = np.flatnonzero(missed > precision * top)
         changed = active[:0]
         if iterations % CORRECTED == 0:
-            ratio = primal[active] / np.maximum(dual[active], 1e-6 * primal[active])
+            ratio = state.primal[active] / np.maximum(state.dual[active], 1e-6 * state.primal[active])
             uneven = ~((ratio >= 1.0 / UNEVEN) & (ratio <= UNEVEN)) & (corrections[active] < CORRECTIONS)
             changed = active[uneven]
             step = np.ones(len(sizes))
             step[changed] = np.clip(np.sqrt(ratio[uneven]), 0.1, 10.0)
             step = np.clip(sigma * step, *SIGMA) / sigma
-            sigma = sigma * step
-            w = z + (w - z) / np.repeat(step, sizes)
+            sigma *= step
+            w[:] = z + (w - z) / np.repeat(step, sizes)
             corrections[changed] += 1
         accelerate(history, structure.start, np.setdiff1d(active, changed), earlier, w)
     return replace(
         best, iterations=LIMIT, status=Status.OPTIMAL if best.residual <= tolerance else best.status
     )
+
+
+def _split(problem: FamilyProblem, layout: Layout) -> Split:
+    """Take what each child has of the parent out of its sums."""
+    cells, parts = layout.cells, _parts(problem)
+    fixed = np.zeros((problem.children, 0))
+    if problem.fixed is not None:
+        fixed = np.ascontiguousarray(problem.fixed[:, layout.held])
+    share = np.zeros((problem.children, len(cells)))
+    if problem.parent is not None:
+        share = parts[:, None] * problem.parent[cells]
+        fixed = fixed - parts[:, None] * fixed.sum(axis=0)
+    mask = np.ascontiguousarray(layout.open_cells[:, cells])
+    return Split(problem.linear[:, cells] / problem.weight, fixed, share, parts, mask)
 
 
 def _by_faces(problem: FamilyProblem, layout: Layout, tolerance: float) -> Solution:
@@ -254,8 +292,10 @@ def _parts(problem: FamilyProblem) -> Floats:
 
 def _no_factor(structure: Structure) -> Factor:
     """Return room for the inverse of every block."""
-    shape = structure.chain.shape
-    return Factor(np.zeros(shape), np.zeros(shape), np.zeros(int((np.diff(structure.ranks) ** 2).sum())))
+    shape, entries = structure.chain.shape, np.diff(structure.ranks) ** 2
+    return Factor(
+        np.zeros(shape), np.zeros(shape), np.zeros(int(entries.sum())), np.cumsum(entries) - entries
+    )
 
 
 def _layout(problem: FamilyProblem, open_cells: Bools) -> Layout:
@@ -342,44 +382,28 @@ def _intervals(rows: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.cumsum(np.diff(rows, prepend=rows[:1]) != 0, dtype=np.int32)
 
 
-@njit(cache=True, nogil=True)
-def _cores(core: Floats, ranks: Ints, blocks: Ints) -> Ints:
-    """First entry of the core of each of the blocks."""
-    first = np.zeros(len(blocks), np.int64)
-    place = 0
-    k = 0
-    for b in range(len(ranks) - 1):
-        if k < len(blocks) and blocks[k] == b:
-            first[k] = place
-            k += 1
-        place += (ranks[b + 1] - ranks[b]) ** 2
-    return first
+@inner
+def _block(structure: Structure, factor: Factor, b: int, sigma: float) -> Block:
+    """One block, with its sigma."""
+    r = structure.ranks[b + 1] - structure.ranks[b]
+    first = factor.first[b]
+    core = factor.core[first : first + r * r].reshape(r, r)
+    return Block(structure.start[b], structure.start[b + 1], structure.diagonal + sigma, core)
 
 
 @njit(cache=True, nogil=True)
 def _factorise(structure: Structure, blocks: Ints, sigma: Floats, factor: Factor) -> None:
     """Make the inverse of K in some blocks."""
-    apart, chain, weights, others, inverse, start, ranks = structure
-    cores = _cores(factor.core, ranks, blocks)
-    for k in range(len(blocks)):
-        b = blocks[k]
-        r = ranks[b + 1] - ranks[b]
-        _factorise_block(
-            Structure(apart, chain, weights, others, inverse[ranks[b] : ranks[b + 1]], start, ranks),
-            start[b],
-            start[b + 1],
-            apart + sigma[b],
-            factor,
-            factor.core[cores[k] : cores[k] + r * r].reshape(r, r),
-        )
+    for b in blocks:
+        inverse = structure.inverse[structure.ranks[b] : structure.ranks[b + 1]]
+        _factorise_block(structure, factor, inverse, _block(structure, factor, b, sigma[b]))
 
 
 @inner
-def _factorise_block(
-    structure: Structure, low: int, high: int, diagonal: float, factor: Factor, core: Floats
-) -> None:
+def _factorise_block(structure: Structure, factor: Factor, inverse: Floats, block: Block) -> None:
     """One pass over each term of the chain, and the core of the others."""
-    chain, weights, others, inverse = structure.chain, structure.weights, structure.others, structure.inverse
+    low, high, diagonal, core = block
+    chain, weights, others = structure.chain, structure.weights, structure.others
     r = len(inverse)
     core[:] = 0.0
     for a in range(r):
@@ -428,20 +452,18 @@ def _factorise_block(
 
 
 @inner
-def _by_chain(
-    structure: Structure, factor: Factor, low: int, high: int, diagonal: float, fixed: Floats, v: Floats
-) -> None:
-    """Set v, between low and high, to the answer of the chain alone, with the given sums of the fixed rows.
+def _by_chain(structure: Structure, factor: Factor, block: Block, fixed: Floats, v: Floats) -> None:
+    """Set v, in the block, to the answer of the chain alone, with the given sums of the fixed rows.
 
     Sums of zero where `fixed` is empty.
     """
-    weights = structure.weights
-    for j in range(low, high):
-        v[j] /= diagonal
+    weights, high = structure.weights, block.high
+    for j in range(block.low, high):
+        v[j] /= block.diagonal
     for level in range(len(weights)):
         rows, ones, shares = structure.chain[level], factor.ones[level], factor.shares[level]
         given = np.isinf(weights[level]) and len(fixed) > 0
-        first = low
+        first = block.low
         while first < high:
             row = rows[first]
             last = first
@@ -457,21 +479,15 @@ def _by_chain(
 
 @inner
 def _by_inverse(
-    structure: Structure,
-    factor: Factor,
-    core: Floats,
-    low: int,
-    high: int,
-    diagonal: float,
-    fixed: Floats,
-    v: Floats,
-    back: Floats,
+    structure: Structure, factor: Factor, block: Block, fixed: Floats, v: Floats, back: Floats
 ) -> None:
-    """Set v, between low and high, to the answer with the given sums of the fixed rows; `back` is room."""
+    """Set v, in the block, to the answer with the given sums of the fixed rows; `back` is room."""
+    low, high, _, core = block
     others, r = structure.others, len(core)
-    _by_chain(structure, factor, low, high, diagonal, fixed, v)
+    _by_chain(structure, factor, block, fixed, v)
     if r == 0:
         return
+    # P - P U (W^-1 + U' P U)^-1 U' P, with P the chain's inverse.
     margin, solved = np.zeros(r), np.empty(r)
     for t in range(others.shape[0]):
         for j in range(low, high):
@@ -481,7 +497,7 @@ def _by_inverse(
     for t in range(others.shape[0]):
         for j in range(low, high):
             back[j] += solved[others[t, j]]
-    _by_chain(structure, factor, low, high, diagonal, np.zeros(0), back)
+    _by_chain(structure, factor, block, np.zeros(0), back)
     for j in range(low, high):
         v[j] -= back[j]
 
@@ -489,53 +505,31 @@ def _by_inverse(
 @njit(cache=True, nogil=True)
 def _with_equalities(structure: Structure, factor: Factor, fixed: Floats, v: Floats) -> None:
     """Set v to the answer of every block, with the given sums of the fixed rows and without a sigma."""
-    start, ranks = structure.start, structure.ranks
     back = np.empty(len(v))
-    blocks = np.arange(len(start) - 1)
-    cores = _cores(factor.core, ranks, blocks)
-    for b in blocks:
-        r = ranks[b + 1] - ranks[b]
-        core = factor.core[cores[b] : cores[b] + r * r].reshape(r, r)
-        _by_inverse(structure, factor, core, start[b], start[b + 1], structure.diagonal, fixed, v, back)
+    for b in range(len(structure.start) - 1):
+        _by_inverse(structure, factor, _block(structure, factor, b, 0.0), fixed, v, back)
 
 
 @njit(cache=True, nogil=True)
-def _iterate(
-    structure: Structure,
-    factor: Factor,
-    blocks: Ints,
-    sigma: Floats,
-    linear: Floats,
-    fixed: Floats,
-    share: Floats,
-    parts: Floats,
-    mask: Bools,
-    w: Floats,
-    primal: Floats,
-    dual: Floats,
-) -> None:
-    """Move w of some blocks by ROUND iterations; primal and dual residuals of the last, in counts.
-
-    What is cut at zero is ``z = max(0, w)``, and ``w - z`` are the scaled prices of the cells at zero.
-    """
+def _iterate(structure: Structure, factor: Factor, blocks: Ints, split: Split, state: State) -> None:
+    """Move w of some blocks by ROUND iterations."""
+    linear, fixed, share, parts, mask = split
+    w, sigma, primal, dual = state
     C, n = w.shape
-    start, ranks = structure.start, structure.ranks
     total = np.zeros(n)
     v = np.empty(n)
     z = np.empty((C, n))
     back = np.empty(n)
-    cores = _cores(factor.core, ranks, blocks)
-    for k in range(len(blocks)):
-        b = blocks[k]
-        low, high, s = start[b], start[b + 1], sigma[b]
-        diagonal = structure.diagonal + s
-        r = ranks[b + 1] - ranks[b]
-        core = factor.core[cores[k] : cores[k] + r * r].reshape(r, r)
+    for b in blocks:
+        s = sigma[b]
+        block = _block(structure, factor, b, s)
+        low, high = block.low, block.high
         for c in range(C):
             for j in range(low, high):
                 z[c, j] = max(w[c, j], 0.0) if mask[c, j] else 0.0
         for _ in range(ROUND):
             primal[b] = dual[b] = 0.0
+            # Least squares with equalities: the right-hand side, less t_c of all children's.
             total[low:high] = 0.0
             for c in range(C):
                 for j in range(low, high):
@@ -543,7 +537,8 @@ def _iterate(
             for c in range(C):
                 for j in range(low, high):
                     v[j] = linear[c, j] + s * (2.0 * z[c, j] - w[c, j]) - parts[c] * total[j]
-                _by_inverse(structure, factor, core, low, high, diagonal, fixed[c], v, back)
+                _by_inverse(structure, factor, block, fixed[c], v, back)
+                # Over-relaxed, and cut at zero.
                 for j in range(low, high):
                     x = v[j] + share[c, j]
                     old = z[c, j]

@@ -16,10 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from opendas.arrays import Bools, Floats
+from opendas.arrays import Floats
 from opendas.arrays.kernels import inner
+from opendas.solvers.problem.partition import stated_partition
+from opendas.solvers.problem.problem import FamilyProblem
 from opendas.solvers.rows import cells_by_row
 
 SWEEPS = 20_000
@@ -111,7 +112,8 @@ def _block(answers, scale, parent, mask, sums, mu, nu):
 
 
 @njit(cache=True, nogil=True)
-def _project(answers, scale, parent, has_parent, mask, fixed_rows, fixed):
+def _project(answers, scale, stated, fixed_rows, fixed):
+    parent, mask = stated.parent, stated.mask
     children, n = answers.shape
     rows = fixed.shape[1]
     x = np.zeros((children, n))
@@ -133,7 +135,7 @@ def _project(answers, scale, parent, has_parent, mask, fixed_rows, fixed):
                 block_mask[c, k] = mask[c, cells[k]]
         block_mu = np.zeros(m)
         block_nu = np.zeros(children)
-        totals = parent[cells] if has_parent else np.zeros(0)
+        totals = parent[cells] if len(parent) else np.zeros(0)
         table, missed[r] = _block(
             block_answers, scale, totals, block_mask, fixed[:, r].copy(), block_mu, block_nu
         )
@@ -145,51 +147,25 @@ def _project(answers, scale, parent, has_parent, mask, fixed_rows, fixed):
     return x, mu, nu, missed
 
 
-def project_transport(
-    answers: Floats,
-    scale: Floats,
-    parent: Floats | None,
-    mask: Bools,
-    fixed_rows: NDArray[np.int32],
-    fixed: Floats,
-) -> Transport:
+def project_transport(problem: FamilyProblem) -> Transport:
     """Find the table nearest to the answers that keeps the parent, the fixed sums, and the mask.
 
-    - `answers` (C, n): noisy answers of the detailed cells, in counts.
-    - `scale` (C,), > 0: weight of each child's answers, inverse squared counts.
-    - `parent` (n,): counts of the parent's cells; None at a root, where only the fixed sums bind.
-    - `mask` (C, n): cells that may be positive.
-    - `fixed_rows` (n,): fixed row of each cell.
-    - `fixed` (C, R): sum of each child over each fixed row.
-    - Returns: minimum of ``sum_c scale_c / 2 ||x_c - answers_c||^2``, with its multipliers. A fixed row whose
-      ``missed`` is above 1e-10 has no proof: its sums contradict the parent or the mask, or the dual climbed
-      too slowly. The general solver is then to be asked.
+    - `problem`: with fixed rows, and one Hessian for all children, a multiple of the identity. Groups and
+      joint totals take no part.
+    - Returns: minimum of ``sum_c scale_c / 2 ||x_c - linear_c / weight||^2``, with its multipliers. A fixed
+      row whose ``missed`` is above 1e-10 has no proof: its sums contradict the parent or the mask, or the
+      dual climbed too slowly. The general solver is then to be asked.
 
     Examples
     --------
-    >>> answers = np.array([[3.0, 0.0], [0.0, 4.0]])
-    >>> parent, sums = np.array([3.0, 4.0]), np.array([[4.0], [3.0]])
-    >>> rows = np.zeros(2, np.int32)
-    >>> project_transport(answers, np.ones(2), parent, np.ones((2, 2), bool), rows, sums).x.round(6)
+    >>> detailed, one_row = np.arange(2, dtype=np.int32), np.zeros(2, np.int32)
+    >>> answers, parent = np.array([[3.0, 0.0], [0.0, 4.0]]), np.array([3.0, 4.0])
+    >>> sums = np.array([[4.0], [3.0]])
+    >>> problem = FamilyProblem(((1.0, detailed),), answers, parent, fixed_rows=one_row, fixed=sums)
+    >>> project_transport(problem).x.round(6)
     array([[3., 1.],
            [0., 3.]])
     """
-    children, n = answers.shape
-    shapes = (scale.shape, mask.shape, fixed_rows.shape, (n,) if parent is None else parent.shape)
-    if shapes != ((children,), (children, n), (n,), (n,)) or fixed.ndim != 2 or len(fixed) != children:
-        raise ValueError(f"scale, mask, parent or fixed sums do not fit answers of shape {answers.shape}")
-    if np.any((fixed_rows < 0) | (fixed_rows >= fixed.shape[1])):
-        raise ValueError("every cell must lie in a row of the fixed partition")
-    if not np.all(scale > 0.0):
-        raise ValueError("weights must be positive")
-    return Transport(
-        *_project(
-            np.array(answers, np.float64),
-            np.array(scale, np.float64),
-            np.zeros(n) if parent is None else np.array(parent, np.float64),
-            parent is not None,
-            np.array(mask, np.bool_),
-            np.array(fixed_rows, np.int32),
-            np.array(fixed, np.float64),
-        )
-    )
+    answers = problem.linear / problem.weight
+    rows, fixed = stated_partition(problem)
+    return Transport(*_project(answers, problem.scale, problem.constraints, rows, fixed))

@@ -28,7 +28,7 @@ def fixed_contradiction(problem: FamilyProblem, tolerance: float) -> tuple[Const
     Differences within `tolerance` of the largest count are rounding. Rows may still contradict each other
     and the groups: that takes a linear program.
     """
-    rows, fixed = _stated(problem)
+    rows, fixed = stated_partition(problem)
     R = fixed.shape[1]
     top = problem.top if problem.parent is not None else max(1.0, float(fixed.max(initial=0.0)))
     slack = tolerance * top
@@ -62,7 +62,7 @@ def as_groups(problem: FamilyProblem) -> tuple[FamilyProblem, Ints]:
     - Returns `problem`: the same family without fixed rows. It has the same answers.
     - Returns (G,): fixed row of each group that was added.
     """
-    rows, fixed = _stated(problem)
+    rows, fixed = stated_partition(problem)
     R = fixed.shape[1]
     held = np.bincount(rows, minlength=R) > 0
     kept = np.flatnonzero(held & (fixed != 0.0).any(axis=0))
@@ -127,7 +127,7 @@ def as_fixed_rows(problem: FamilyProblem) -> FamilyProblem:
     )
 
 
-def _stated(problem: FamilyProblem) -> tuple[NDArray[np.int32], Floats]:
+def stated_partition(problem: FamilyProblem) -> tuple[NDArray[np.int32], Floats]:
     """Return the rows and answers of a problem that has them."""
     if problem.fixed_rows is None or problem.fixed is None:
         raise EstimationError("the family has no fixed rows")

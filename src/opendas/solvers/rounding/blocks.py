@@ -40,8 +40,7 @@ def _renumber(rows, cells, number, local):
 @inner
 def _block(problem, cells, sums, number):
     """Return the problem of one fixed row: its cells, and their sum in each child as one equality."""
-    x, total, has_total, mask, maps, map_pass, passes = problem[:7]
-    child_keys, cell_keys, joint, joint_total = problem[10:]
+    x, mask, maps = problem.x, problem.mask, problem.maps
     children, m = len(x), len(cells)
     block_x = np.empty((children, m))
     block_mask = np.empty((children, m), np.bool_)
@@ -56,19 +55,19 @@ def _block(problem, cells, sums, number):
     bounds[:, 0] = sums
     return RoundingProblem(
         block_x,
-        total[cells],
-        has_total,
+        problem.total[cells],
+        problem.has_total,
         block_mask,
         block_maps,
-        map_pass,
-        passes,
+        problem.map_pass,
+        problem.passes,
         np.ones((1, m), np.bool_),
         bounds,
         bounds,
-        child_keys,
-        cell_keys[cells],
-        joint,
-        joint_total,
+        problem.child_keys,
+        problem.cell_keys[cells],
+        problem.joint,
+        problem.joint_total,
     )
 
 

@@ -12,15 +12,12 @@ excludes cycling, so the method always ends. Everything is integer and sequentia
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from opendas.arrays.kernels import inner
-
-if TYPE_CHECKING:
-    pass
 
 MAX_POTENTIAL = 1 << 62
 """Nodes times the largest absolute cost must stay below this, so that no potential leaves int64."""
@@ -32,6 +29,32 @@ pivot that moves half of them costs more than looking further for a better one."
 TREE, LOWER, UPPER = 0, 1, -1
 # Nodes and arcs are unsigned inside: compiled indexing then needs no test for negative ones (30 % faster).
 NONE = np.uint32(0xFFFFFFFF)
+
+
+class Network(NamedTuple):
+    """A flow problem with its start."""
+
+    # tail, head, int32 array, (arcs,): end nodes of each arc.
+    tail: Any
+    head: Any
+    capacity: Any  # int64 array, (arcs,), >= 0: upper bounds; lower bounds are zero
+    costs: Any  # int64 array, (ranks, at least arcs): unit costs, the most important first
+    flow: Any  # int64 array, (arcs,): a feasible flow; arcs outside the tree are at zero or at capacity
+    # parent, pred, int32 array, (nodes,): the spanning tree: parent node (-1 at the root) and the arc to it.
+    # Strongly feasible: on every tree arc some flow can still move towards the root.
+    parent: Any
+    pred: Any
+
+
+class _Arcs(NamedTuple):
+    """The arcs in one rank of costs: fields as in :class:`Network`, and whether each is in the tree."""
+
+    tail: Any
+    head: Any
+    capacity: Any
+    cost: Any
+    flow: Any
+    state: Any
 
 
 class _Tree(NamedTuple):
@@ -101,8 +124,9 @@ def _set_potentials(tree, root, cost):
 
 
 @njit(cache=True, nogil=True)
-def _entering(tail, head, cost, potential, state, candidates, start, block):
-    """Block pricing: the most violating arc of the next block that has one; -1 when there is none at all."""
+def _entering(arcs, potential, candidates, start, block):
+    """Block pricing: the most violating arc of the next block that has one; NONE if no arc is."""
+    tail, head, _, cost, _, state = arcs
     n = len(candidates)
     best = np.int64(0)
     arc = NONE
@@ -192,8 +216,9 @@ def _shift(tree, root, top, shift):
 
 
 @njit(cache=True, nogil=True)
-def _pivot(tree, root, entering, tail, head, capacity, cost, flow, state):
+def _pivot(tree, root, entering, arcs):
     """Push flow around the cycle that ``entering`` closes and exchange it for the last blocking arc."""
+    tail, head, capacity, cost, flow, state = arcs
     above, arc, outward, _, _, _, size, potential = tree
     if state[entering] == LOWER:
         source = tail[entering]
@@ -255,50 +280,44 @@ def _pivot(tree, root, entering, tail, head, capacity, cost, flow, state):
 
 
 @njit(cache=True, nogil=True)
-def network_simplex(root, first_rank, tail, head, capacity, costs, flow, parent, pred):
+def network_simplex(network, root, first_rank):
     """Improve a feasible flow to a lexicographically least-cost one, from a strongly feasible tree.
 
+    - `network`, Network: its flow is overwritten by the optimal one.
     - `root`, int: root node of the tree.
     - `first_rank`, int: rank to start at; the caller knows that earlier costs are all zero.
-    - `tail`, `head`, int32 array, (arcs,): end nodes of each arc.
-    - `capacity`, int64 array, (arcs,), >= 0: upper bounds; lower bounds are zero.
-    - `costs`, int64 array, (ranks, at least arcs): unit costs, the most important first.
-    - `flow`, int64 array, (arcs,): a feasible flow; arcs outside the tree are at zero or at capacity.
-      Overwritten by the optimal one.
-    - `parent`, `pred`, int32 array, (nodes,): the spanning tree: parent node (-1 at the root) and the arc to
-      it. Strongly feasible: on every tree arc some flow can still move towards the root.
     - Returns: number of pivots.
 
     Notes
     -----
     The caller guarantees nodes * max |cost| < 2**62 (:data:`MAX_POTENTIAL`).
     """
-    arcs = len(tail)
-    tree = _plant(parent, pred, tail)
-    tail = tail.view(np.uint32)
-    head = head.view(np.uint32)
+    flow, parent, pred, ranks = network.flow, network.parent, network.pred, len(network.costs)
+    tree = _plant(parent, pred, network.tail)
     potential = tree.potential
-    state = np.empty(arcs, np.int8)
-    for a in range(arcs):
+    state = np.empty(len(flow), np.int8)
+    for a in range(len(flow)):
         state[a] = LOWER if flow[a] == 0 else UPPER
     for v in range(len(parent)):
         if v != root:
             state[pred[v]] = TREE
-    candidates = np.arange(arcs).astype(np.uint32)
+    tail, head = network.tail.view(np.uint32), network.head.view(np.uint32)
+    candidates = np.arange(len(flow)).astype(np.uint32)
     pivots = 0
-    for rank in range(first_rank, len(costs)):
-        cost = costs[rank]
+    for rank in range(first_rank, ranks):
+        cost = network.costs[rank]
+        arcs = _Arcs(tail, head, network.capacity, cost, flow, state)
         _set_potentials(tree, root, cost)
         wide = WIDE_BLOCK if len(parent) >= MANY_NODES else BLOCK
         block = max(10, int(wide * np.sqrt(len(candidates))))
         start = np.int64(0)
         while len(candidates) > 0:
-            a, start = _entering(tail, head, cost, potential, state, candidates, start, block)
+            a, start = _entering(arcs, potential, candidates, start, block)
             if a == NONE:
                 break
-            _pivot(tree, root, a, tail, head, capacity, cost, flow, state)
+            _pivot(tree, root, a, arcs)
             pivots += 1
-        if rank + 1 < len(costs):
+        if rank + 1 < ranks:
             kept = 0
             for k in range(len(candidates)):
                 a = candidates[k]

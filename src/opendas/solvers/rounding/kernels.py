@@ -163,30 +163,32 @@ def round_passes(problem):
     - Returns `values` (C, n): rounded estimate.
     - Returns `objective` (passes,): objective of each pass in units of 2**-20.
     """
-    x, total, has_total, mask, maps, map_pass, passes, groups, lower, upper = problem[:10]
-    child_key, cell_key, joint, joint_total = problem[10:]
+    total, has_total, mask = problem.total, problem.has_total, problem.mask
+    lower, upper, joint, joint_total = problem.lower, problem.upper, problem.joint, problem.joint_total
     # Integer parts and fractions, in units of 2**-20.
-    child_word = mix_all(child_key)
-    cell_word = mix_all(cell_key)
-    objective = np.zeros(passes, np.int64)
-    status, base, part, need = snap(x, total, has_total, mask, child_word, cell_word)
+    child_word = mix_all(problem.child_keys)
+    cell_word = mix_all(problem.cell_keys)
+    objective = np.zeros(problem.passes, np.int64)
+    status, base, part, need = snap(problem.x, total, has_total, mask, child_word, cell_word)
     if status != DONE:
         return status, base, objective
     # The forest of all rows, which the flow goes along.
-    crossing, up, size, owner, map_node, group_node = forest(maps, groups)
-    if crossing[0] >= 0:
+    sets = forest(problem.maps, problem.groups)
+    if sets.crossing[0] >= 0:
         return CROSSING, base, objective
     active = mask & (need > 0) if has_total else mask.copy()
     family = Family(
         base, part, need, has_total, active, lower, upper, child_word, cell_word, joint, joint_total
     )
+    up, size, owner = sets.parent, sets.size, sets.owner
     word = _words(up, owner, cell_word)
-    y = np.zeros(x.shape, np.int64)
+    y = np.zeros(part.shape, np.int64)
     first_guess(family, y)
     # (7.7), pass by pass: rows of earlier passes are held.
-    for k in range(passes):
-        weight, held = weights(map_node, map_pass, k, size)
-        nodes = Nodes(up, size, owner, group_node, weight, held, word, k == passes - 1)
+    for k in range(problem.passes):
+        weight, held = weights(sets.map_node, problem.map_pass, k, size)
+        last = k == problem.passes - 1
+        nodes = Nodes(up, size, owner, sets.group_node, weight, held, word, last)
         if not solve_pass(family, nodes, y):
             return TOO_LARGE, base, objective
         objective[k] = _objective(family, nodes, y)
@@ -194,7 +196,7 @@ def round_passes(problem):
     values = base + y
     if not _keeps_columns(values, total, has_total, mask):
         return BROKEN, values, objective
-    if np.any(broken_groups(values, groups, lower, upper)):
+    if np.any(broken_groups(values, problem.groups, lower, upper)):
         return VIOLATED, values, objective
     if np.any(broken_joint(values, joint, joint_total)):
         return VIOLATED, values, objective

@@ -8,14 +8,13 @@ that forest.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numba import njit
 
-from opendas.arrays import Bools, Ints, refines
+from opendas.arrays import Bools
 from opendas.arrays.kernels import inner
 from opendas.errors import ConfigError
 
@@ -107,7 +106,7 @@ def forest(maps, groups):
 
     - `maps`, int32 array, (maps, n): row of each cell, -1 for none.
     - `groups`, bool array, (groups, n): constraint groups.
-    - Returns: fields as documented there. After a crossing pair only ``crossing`` means anything.
+    - Returns, Forest: after a crossing pair only ``crossing`` means anything.
 
     Notes
     -----
@@ -151,62 +150,13 @@ def forest(maps, groups):
         for j in range(n):
             if maps[q, j] >= 0:
                 map_node[q, j] = node_of[base[q] + maps[q, j]]
-    return crossing, parent[:used], size[:used], owner, map_node, node_of[base[n_maps] :]
-
-
-def crossing(rows: Rows) -> tuple[int, int] | None:
-    """Find a crossing pair of sets, the same that :func:`forest` finds, without compiled code.
-
-    Returns: numbers of two sets that cross, None where no two do. Sets are numbered as by :func:`forest`.
-    """
-    counts = [int(row.max(initial=-1)) + 1 for row in rows.maps]
-    base = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-    left = _that_may_cross(rows, counts)
-    sets = [cells for q in left for cells in _rows_of(rows.maps[q])]
-    sets += [np.flatnonzero(group) for group in rows.groups]
-    numbers = [number for q in left for number in range(base[q], base[q + 1])]
-    numbers += range(base[-1], base[-1] + len(rows.groups))
-    size = np.array([len(cells) for cells in sets], np.int64)
-    order = np.argsort(-size, kind="stable")
-    order = order[size[order] > 1]  # a single cell crosses nothing
-    owner = np.full(rows.maps.shape[1], -1)
-    for place, number in enumerate(order.tolist()):
-        holders = owner[sets[number]]
-        apart = np.flatnonzero(holders != holders[0])
-        if len(apart):
-            return numbers[int(order[max(holders[0], holders[apart[0]])])], numbers[number]
-        if holders[0] < 0 or size[order[holders[0]]] > len(holders):  # else the set is there already
-            owner[sets[number]] = place
-    return None
-
-
-def _that_may_cross(rows: Rows, counts: list[int]) -> list[int]:
-    """Return the maps without those whose rows lie inside or outside each set that is not theirs.
-
-    Of nested maps, as those of a rounder are, none is left, however many rows they have.
-    """
-    left = list(range(len(counts)))
-    for q in sorted(left, key=lambda one: -counts[one]):
-        inside = rows.maps[q] >= 0
-        fine = rows.maps[q][inside]
-        others = (*(rows.maps[p] for p in left if p != q), *rows.groups)
-        if all(refines(fine, other[inside]) for other in others):
-            left.remove(q)
-    return left
-
-
-def _rows_of(row: NDArray[np.int32]) -> list[Ints]:
-    """Return the cells of every row of a map."""
-    order = np.argsort(row, kind="stable")
-    count = int(row.max(initial=-1)) + 1
-    cuts = np.searchsorted(row[order], np.arange(count + 1))
-    return [order[low:high] for low, high in itertools.pairwise(cuts)]
+    return Forest(crossing, parent[:used], size[:used], owner, map_node, node_of[base[n_maps] :])
 
 
 def check_laminar(rows: Rows, map_names: Sequence[str] = (), group_names: Sequence[str] = ()) -> None:
     """Refuse a family of sets in which two cross."""
-    found = crossing(rows)
-    if found is not None:
+    found = forest(rows.maps, rows.groups).crossing
+    if found[0] >= 0:
         one, two = (_set_name(rows, number, map_names, group_names) for number in found)
         raise ConfigError(
             f"the rounder needs row groups of which any two are nested or disjoint, but {one} and {two} "

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from opendas.arrays.kernels import inner, mix
-from opendas.solvers.rounding.flow import MAX_POTENTIAL, network_simplex
+from opendas.solvers.rounding.flow import MAX_POTENTIAL, Network, network_simplex
 from opendas.solvers.rounding.snapping import BITS, ONE, TIE_SHIFT
 
 
@@ -51,20 +51,6 @@ class Nodes(NamedTuple):
     held: Any  # bool array, (t,): whether an earlier pass fixed its answer
     word: Any  # uint64 array, (t,): sum of its cells' mixed keys
     last: Any  # bool: whether ties are broken cell by cell (the last pass) or row by row
-
-
-class Network(NamedTuple):
-    """A flow problem with its start, as :func:`opendas.solvers.rounding.flow.network_simplex` takes it."""
-
-    # tail, head, capacity, flow, arrays, (arcs,): arcs, and a feasible flow.
-    tail: Any
-    head: Any
-    capacity: Any
-    costs: Any  # int64 array, (3, at least arcs): unit costs: violation, distance in units of 2**-20, tie
-    flow: Any
-    # parent, pred, int32 arrays, (nodes,): spanning tree.
-    parent: Any
-    pred: Any
 
 
 # Per set and child: allowed cells, fractions, ones so far, integer parts, bounds on the ones.
@@ -309,8 +295,9 @@ def build_network(family, nodes, y):
 
     - `nodes`, Nodes: sets, weights and held answers of the pass.
     - `y`, int64 array, (C, n): a rounding that keeps the columns and the held answers.
-    - Returns: nodes: the ground, the columns with ones to give, the joint totals, the rows of each child.
-      Arcs: the active cells in the order of ``y``, then the segments of the joint totals and of the rows.
+    - Returns, Network, with costs of violation, distance in units of 2**-20, and ties. Nodes: the ground, the
+      columns with ones to give, the joint totals, the rows of each child. Arcs: the active cells in the order
+      of ``y``, then the segments of the joint totals and of the rows.
     """
     children, n = family.part.shape
     joint = len(family.joint_total)
@@ -360,16 +347,16 @@ def solve_pass(family, nodes, y):
       best one.
     - Returns: False where the costs do not fit 64-bit integers.
     """
-    tail, head, capacity, costs, flow, parent, pred = build_network(family, nodes, y)
+    network = build_network(family, nodes, y)
+    arcs, flow = len(network.flow), network.flow
     first_rank = 1
-    violation = costs[0]
-    for k in range(len(tail)):
-        if violation[k] != 0:
+    for a in range(arcs):
+        if network.costs[0, a] != 0:
             first_rank = 0
             break
-    if not _fits(costs, first_rank, len(tail), len(parent)):
+    if not _fits(network.costs, first_rank, arcs, len(network.parent)):
         return False
-    network_simplex(0, first_rank, tail, head, capacity, costs, flow, parent, pred)
+    network_simplex(network, 0, first_rank)
     active = family.active
     a = 0
     for c in range(len(active)):
