@@ -17,8 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from opendas.budget import Budget, BudgetSpec, preset, preset_names, resolve_budget
+from opendas.budget.allocation import Budget
 from opendas.budget.plan import budget_loss
+from opendas.budget.presets import preset, preset_names
+from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.measurement.account import spare_noise
 from opendas.privacy.composition import ComposedLoss
 from opendas.privacy.zcdp import epsilon_bun_steinke, epsilon_cks

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from opendas.budget import Budget, BudgetSpec, preset, preset_names, resolve_budget
+from opendas.budget.allocation import Budget
 from opendas.budget.plan import plan_rows
+from opendas.budget.presets import preset, preset_names
+from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.files.mdf.layout import mdf_layout
 from opendas.geography.frame import Frame
 from opendas.privacy.exact import format_fraction

@@ -8,8 +8,10 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opendas.budget import BudgetSpec, resolve_budget
-from opendas.privacy import Neighbours, epsilon_bun_steinke, epsilon_cks, format_fraction, parse_fraction
+from opendas.budget.resolve import BudgetSpec, resolve_budget
+from opendas.privacy.exact import format_fraction, parse_fraction
+from opendas.privacy.relations import Neighbours
+from opendas.privacy.zcdp import epsilon_bun_steinke, epsilon_cks
 from opendas.schema.pl94 import pl94_persons
 
 PERSONS = pl94_persons()

@@ -23,14 +23,14 @@ from support.accounted_plans import (
 )
 from support.spine_shares import multiple
 
-from opendas.budget import Budget
+from opendas.budget.allocation import Budget
 from opendas.geography.recipe import Recipe, build_spine
 from opendas.geography.spine import Shares, Spine
 from opendas.measurement.account import PlanAccount
 from opendas.measurement.loss import attribute_loss, path_kinds, plan_loss, within_loss
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
-from opendas.privacy import Mechanism, Neighbours
+from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.schema.declarations import Invariant
 
 

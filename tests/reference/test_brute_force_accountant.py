@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.seeds import examples
 
-from opendas.budget import Budget
-from opendas.privacy import Mechanism, Neighbours
+from opendas.budget.allocation import Budget
+from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.query_groups import Workload

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opendas.privacy import epsilon_cks
+from opendas.privacy.zcdp import epsilon_cks
 
 TABLE = list(
     csv.DictReader(Path(__file__).with_name("epsilons_dp_accounting.csv").read_text("ascii").splitlines())

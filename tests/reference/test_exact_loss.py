@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from support.privacy_loss import Answer, slow_delta
 
-from opendas.budget import BudgetSpec, resolve_budget
 from opendas.budget.plan import budget_loss
+from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
 from opendas.privacy.composition import ChangedAnswers, ComposedLoss
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, Noise

@@ -26,7 +26,7 @@ from support.accounted_plans import (
 )
 from support.seeds import examples
 
-from opendas.budget import Budget
+from opendas.budget.allocation import Budget
 from opendas.budget.contribution import Contribution
 from opendas.errors import ConfigError, GeographyError
 from opendas.geography.frame import Frame
@@ -35,7 +35,7 @@ from opendas.measurement.loss import within_loss
 from opendas.measurement.official import AreaLoss, Areas, official_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
-from opendas.privacy import Mechanism, Neighbours
+from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.schema.declarations import Bound, ContributionBound, Distinct, Invariant, StructuralZero
 
 

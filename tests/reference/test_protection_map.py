@@ -16,7 +16,7 @@ from support.accounted_plans import CELLS, PRODUCT
 from support.seeds import examples
 from support.spine_shares import multiple
 
-from opendas.budget import Budget
+from opendas.budget.allocation import Budget
 from opendas.constraints.fixed_sums import FREE, ExactQuery, PublicFacts, leaf_patterns
 from opendas.geography.bypass import bypass_only_children
 from opendas.geography.spine import Spine, SpineLevel
@@ -30,8 +30,8 @@ from opendas.measurement.loss import (
 )
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
-from opendas.privacy import Mechanism, Neighbours
 from opendas.privacy.composition import WorstLoss
+from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import Noise
 
 F = Fraction

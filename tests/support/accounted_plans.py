@@ -11,13 +11,13 @@ from types import ModuleType
 
 import numpy as np
 
-from opendas.budget import Budget
+from opendas.budget.allocation import Budget
 from opendas.geography.bypass import bypass_general, bypass_only_children
 from opendas.geography.frame import Frame, official_codes
 from opendas.geography.recipe import NAMED_SPINES, Recipe, SpineStep, build_spine
 from opendas.geography.spine import Spine
 from opendas.measurement.plan import MeasurementPlan
-from opendas.privacy import Mechanism, Neighbours
+from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 from opendas.schema.attributes import Attribute, Schema
 from opendas.schema.product import PassPlan, Product

@@ -26,8 +26,8 @@ from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.files.replicate_files import ReplicateFile
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
-from opendas.report import RunFacts
 from opendas.report.certificate import certificate_bytes, totals
+from opendas.report.facts import RunFacts
 from opendas.runs.simulated.replicates import Base, starting_counts
 from opendas.runs.verification.certificate import facts_again
 from opendas.schema.dhc_persons import dhc_persons

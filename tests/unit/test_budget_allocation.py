@@ -8,10 +8,10 @@ from fractions import Fraction
 
 import pytest
 
-from opendas.budget import Budget
-from opendas.budget.allocation import exact_shares
+from opendas.budget.allocation import Budget, exact_shares
 from opendas.errors import BudgetError, ConfigError
-from opendas.privacy import Account, Mechanism, Neighbours, PureAccount
+from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.privacy.zcdp import Account, PureAccount
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 F = Fraction

@@ -7,9 +7,10 @@ from fractions import Fraction
 import pytest
 from support.noise import pmf
 
-from opendas.budget import BudgetSpec, NoiseRow, attribute_rho, plan_rows, resolve_budget, within_rho
+from opendas.budget.plan import NoiseRow, attribute_rho, plan_rows, within_rho
+from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.errors import BudgetError
-from opendas.privacy import Mechanism, Neighbours
+from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian
 
 F = Fraction

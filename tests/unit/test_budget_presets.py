@@ -6,18 +6,12 @@ from fractions import Fraction
 
 import pytest
 
-from opendas.budget import (
-    Budget,
-    BudgetSpec,
-    attribute_rho,
-    invariant_shares,
-    preset,
-    preset_names,
-    resolve_budget,
-    within_rho,
-)
+from opendas.budget.allocation import Budget
+from opendas.budget.plan import attribute_rho, invariant_shares, within_rho
+from opendas.budget.presets import preset, preset_names
+from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.errors import ConfigError
-from opendas.privacy import epsilon_cks
+from opendas.privacy.zcdp import epsilon_cks
 
 F = Fraction
 US = ("us", "state", "county", "tract", "block_group", "block")

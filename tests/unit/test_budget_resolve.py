@@ -6,9 +6,10 @@ from fractions import Fraction
 
 import pytest
 
-from opendas.budget import BudgetSpec, preset, resolve_budget
+from opendas.budget.presets import preset
+from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.errors import BudgetError, ConfigError
-from opendas.privacy import Mechanism, Neighbours
+from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.schema.pl94 import pl94_persons
 
 F = Fraction

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from support.dhc_tables import production_tables, ranges
 
-from opendas.budget import BudgetSpec, attribute_rho, preset, resolve_budget, within_rho
+from opendas.budget.plan import attribute_rho, within_rho
+from opendas.budget.presets import preset
+from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.runs.config.product_file import load_product
 from opendas.runs.plan import make_plan
 from opendas.runs.run import load

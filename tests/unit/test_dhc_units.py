@@ -17,7 +17,7 @@ import pytest
 from support.dhc_tables import production_tables, ranges
 from support.pl94_zip import write_csv
 
-from opendas.budget import preset
+from opendas.budget.presets import preset
 from opendas.errors import BudgetError, SchemaError
 from opendas.geography.frame import LevelRule
 from opendas.readers import ReaderSpec, make_reader

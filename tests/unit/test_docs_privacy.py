@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opendas.budget import preset
+from opendas.budget.presets import preset
 from opendas.privacy.zcdp import SEVERAL, Account, group_loss
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from opendas.errors import ConfigError
-from opendas.privacy import canonical_json, format_fraction, parse_fraction
+from opendas.privacy.exact import canonical_json, format_fraction, parse_fraction
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ from opendas.custody.ledger_entries import INFINITE, LedgerEntry, total_spent
 from opendas.custody.ledger_lines import LedgerAct, head_of, read_lines
 from opendas.custody.protected_units import Change
 from opendas.errors import EnvironmentFailure, PrivacyError
-from opendas.privacy import Mechanism, Neighbours, canonical_json
+from opendas.privacy.exact import canonical_json
+from opendas.privacy.relations import Mechanism, Neighbours
 
 GAUSSIAN, LAPLACE = Mechanism.DISCRETE_GAUSSIAN, Mechanism.DISCRETE_LAPLACE
 BOUNDED, UNBOUNDED = Neighbours.BOUNDED, Neighbours.UNBOUNDED

@@ -22,14 +22,13 @@ from opendas.phsafe.margins import (
     largest_tau,
     least_budget,
     margin,
-    margin_of_sum,
-    solve,
 )
 from opendas.phsafe.sensitivity import Answers, Sensitivity, noise_for
 from opendas.phsafe.tables import DERIVED, find_table
-from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.privacy.relations import Mechanism
 from opendas.sampling import sums
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.sums import margin_of_sum
 
 F = Fraction
 PAPER, TIGHT = Sensitivity.PAPER, Sensitivity.TIGHT
@@ -184,42 +183,15 @@ def test_the_largest_tau_is_the_largest(
         assert reached(found) <= 90 < reached(found + 1)
 
 
-def test_any_two_numbers_give_the_third_and_the_way_back() -> None:
-    (by_budget,) = solve(tau=6, budget=F("0.662976"), sensitivity=PAPER)
-    assert by_budget.margin == 20
-    (by_target,) = solve(target=20, tau=6, sensitivity=PAPER)
-    assert by_target.budget == F("0.63057962")
-    (by_both,) = solve(target=20, budget=F("0.662976"), sensitivity=PAPER)
-    assert by_both.tau == 6
-    assert [one.sensitivity for one in solve(target=20, budget=F("0.3"), tau=6)] == [TIGHT]
-    assert solve(target=20, budget=F("0.3"), tau=6, sensitivity=PAPER) == ()
-    assert solve(target=1, budget=F("0.0001"), sensitivity=PAPER) == ()
-
-
-def test_one_number_goes_through_the_others() -> None:
-    by_target = solve(target=68, taus=range(4, 8))
-    assert [(one.sensitivity, one.tau) for one in by_target] == [
-        (kind, tau) for kind in Sensitivity for tau in range(4, 8)
-    ]
-    assert all(one.margin <= 68 for one in by_target)
-    by_budget = solve(budget=F(1, 10), sensitivity=TIGHT, taus=(5, 10))
-    assert [one.margin for one in by_budget] == [26, 52]
-    units = solve(target=68, units=True, digits=8)
-    assert [(one.tau, float(one.budget)) for one in units] == [(None, 0.00115315), (None, 0.00057658)]
-
-
-def test_solutions_tell_their_losses() -> None:
-    (one,) = solve(tau=10, budget=F(1, 2), sensitivity=PAPER)
-    assert one.loss(Neighbours.UNBOUNDED) == F(1, 2)
-    assert one.loss(Neighbours.BOUNDED) == F(1)
-    assert one.loss(Neighbours.UNBOUNDED, TIGHT) == F(1, 2) * F(200, 484)
+def test_margin_budget_and_tau_give_each_other() -> None:
+    assert margin(noise_for(MINORS, F("0.662976"), Mechanism.DISCRETE_GAUSSIAN, PAPER)) == 20
+    assert least_budget(20, MINORS, PAPER) == F("0.63057962")
+    assert least_budget(68, UNITS, TIGHT) == F("0.00057658")
+    assert largest_tau(20, F("0.662976"), PAPER) == 6
+    assert largest_tau(1, F("0.0001"), PAPER) is None
 
 
 def test_what_cannot_be_solved_is_refused() -> None:
-    with pytest.raises(ConfigError, match="target margin or a budget"):
-        solve(tau=10)
-    with pytest.raises(ConfigError, match="not truncated"):
-        solve(tau=10, target=5, units=True)
     for bad in (0, -3, True, 2.5):
         with pytest.raises(ConfigError, match="positive integer"):
             least_budget(bad, PERSONS, PAPER)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from opendas.errors import BudgetError
-from opendas.privacy import Mechanism, Neighbours, noise_distribution
+from opendas.privacy.relations import Mechanism, Neighbours, noise_distribution
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 GAUSSIAN, LAPLACE = Mechanism.DISCRETE_GAUSSIAN, Mechanism.DISCRETE_LAPLACE

@@ -8,14 +8,8 @@ import pytest
 from scipy.stats import norm
 
 from opendas.errors import ConfigError
-from opendas.privacy import (
-    delta_of,
-    epsilon_bun_steinke,
-    gaussian_power,
-    loss_tail,
-    posterior,
-    zcdp_power_bound,
-)
+from opendas.privacy.attacker import gaussian_power, loss_tail, posterior, zcdp_power_bound
+from opendas.privacy.zcdp import delta_of, epsilon_bun_steinke
 
 PERSONS = "293764/114921"
 

@@ -9,7 +9,14 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from opendas.errors import ConfigError
-from opendas.privacy import Account, PureAccount, delta_of, epsilon_bun_steinke, epsilon_cks, epsilon_curve
+from opendas.privacy.zcdp import (
+    Account,
+    PureAccount,
+    delta_of,
+    epsilon_bun_steinke,
+    epsilon_cks,
+    epsilon_curve,
+)
 
 PERSONS, UNITS = "293764/114921", "11417641/152349649"
 DELTA = "1e-10"

@@ -169,7 +169,7 @@ def invariant_shares(budget: Budget, fixed: Iterable[tuple[str, str]]) -> Mappin
 
     Examples
     --------
-    >>> from opendas.budget import BudgetSpec, resolve_budget
+    >>> from opendas.budget.resolve import BudgetSpec, resolve_budget
     >>> levels = ["us", "state", "county", "tract", "block_group", "block"]
     >>> us = resolve_budget(BudgetSpec(preset="us2020-persons"), levels)
     >>> float(invariant_shares(us, [("state", "total")])["state", "total"])  # doctest: +ELLIPSIS
@@ -194,7 +194,7 @@ def budget_loss(budget: Budget, held: Iterable[tuple[str, str]] = ()) -> WorstLo
 
     Examples
     --------
-    >>> from opendas.budget import BudgetSpec, resolve_budget
+    >>> from opendas.budget.resolve import BudgetSpec, resolve_budget
     >>> levels = ["us", "state", "county", "tract", "block_group", "block"]
     >>> us = resolve_budget(BudgetSpec(preset="us2020-persons"), levels)
     >>> round(budget_loss(us).epsilon("1e-10").upper, 2)

@@ -22,12 +22,13 @@ from opendas.explore.fields import (
 )
 from opendas.explore.subjects import MeasuredTree, Subject
 from opendas.gls.collapsed import covariances
-from opendas.phsafe.margins import NINETY, margin_of_sum
+from opendas.phsafe.margins import NINETY
 from opendas.privacy.attacker import pure_power_bound, zcdp_power_bound
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import FORMULAS
 from opendas.sampling.laws import MAX_FLOORS, WORD_BITS
 from opendas.sampling.mechanisms import AnyNoise, StatedNoise
+from opendas.sampling.sums import margin_of_sum
 
 CURVE_EXPONENTS: Final = range(1, 17)
 FALSE_ALARMS: Final = (0.001, 0.01, 0.05)

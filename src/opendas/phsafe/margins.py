@@ -7,10 +7,8 @@ published formula ``z sigma`` serves for comparison. It is a continuous approxim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import partial
 from math import isqrt
 from types import MappingProxyType
 from typing import Final
@@ -24,22 +22,6 @@ from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian, Noise
 from opendas.sampling.sums import margin_of_sum
 
-__all__ = [
-    "NINETY",
-    "PRODUCTION_TAU",
-    "PUBLISHED_Z",
-    "Solution",
-    "cell_margins",
-    "formula_budget",
-    "formula_margin",
-    "largest_tau",
-    "least_budget",
-    "margin",
-    "margin_of_sum",
-    "published_row",
-    "solve",
-]
-
 NINETY: Final = Fraction(9, 10)
 """Confidence level of published margins."""
 
@@ -51,7 +33,6 @@ PUBLISHED_Z: Final[Mapping[str, Fraction]] = MappingProxyType(
 )
 """Constants z of the formula: that of Table 10, and that of the paper's text."""
 
-_TAUS: Final = range(1, 21)
 _MOST_DIGITS: Final = 12
 _LARGEST_TAU: Final = 1 << 20
 
@@ -178,85 +159,6 @@ def largest_tau(
 
     first = _least(missed, 1)
     return first - 1 if first > 1 else None
-
-
-@dataclass(frozen=True, slots=True)
-class Solution:
-    """A budget, its noise law and its margin for given answers."""
-
-    sensitivity: Sensitivity
-    answers: Answers
-    budget: Fraction  # unbounded loss under `sensitivity`: rho, or epsilon for the discrete Laplace
-    margin: int  # exact margin
-    law: Noise
-
-    @property
-    def tau(self) -> int | None:
-        """Persons kept of a household; None for tables of units."""
-        return self.answers.rows if self.answers.is_joined else None
-
-    def loss(self, relation: Neighbours, sensitivity: Sensitivity | None = None) -> Fraction:
-        """Return the loss under a relation, by the solution's bound or by another one."""
-        return self.answers.loss(self.law, sensitivity or self.sensitivity, relation)
-
-
-def solve(
-    *,
-    target: int | None = None,
-    tau: int | None = None,
-    budget: Fraction | None = None,
-    sensitivity: Sensitivity | None = None,
-    units: bool = False,
-    cells: int = 2,
-    mechanism: Mechanism = Mechanism.DISCRETE_GAUSSIAN,
-    confidence: Fraction = NINETY,
-    summed: int = 1,
-    digits: int = 8,
-    taus: Iterable[int] = _TAUS,
-) -> tuple[Solution, ...]:
-    """Return every solution for the given target, tau, budget and sensitivity.
-
-    - `target`: largest allowed margin. With tau, solves for the least budget; with a budget, for the largest
-      tau.
-    - `tau`: persons kept of a household. Without it, and if it cannot be solved for, each of `taus`.
-    - `budget`: unbounded loss. With tau, solves for the margin.
-    - `sensitivity`: by default, both.
-    - `units`: true for tables of units, which have no tau.
-    - `cells`, `mechanism`, `confidence`, `summed`, `digits`: as for :func:`least_budget` and
-      :func:`largest_tau`.
-    - `taus`: values to try.
-    - Returns: one for each sensitivity (and each tau tried) that has a solution; with everything given, those
-      that meet the target.
-
-    Raises `ConfigError` if neither target nor budget is given, or units come with a tau.
-
-    Examples
-    --------
-    >>> [(one.sensitivity.value, one.margin) for one in solve(tau=10, budget=Fraction("0.141622"))]
-    [('paper', 68), ('tight', 44)]
-    """
-    if target is None and budget is None:
-        raise ConfigError("Give a target margin or a budget; one of them is needed.")
-    if units and tau is not None:
-        raise ConfigError("tau: tables of units are not truncated.")
-    largest = partial(largest_tau, cells=cells, mechanism=mechanism, confidence=confidence, summed=summed)
-    least = partial(least_budget, mechanism=mechanism, confidence=confidence, summed=summed, digits=digits)
-    found = []
-    for bound in Sensitivity if sensitivity is None else (sensitivity,):
-        rows = [1] if units else [tau] if tau is not None else list(taus)
-        if target is not None and budget is not None and not units and tau is None:
-            solved = largest(target, budget, bound)
-            rows = [] if solved is None else [solved]
-        for answers in (Answers(count, cells, is_joined=not units) for count in rows):
-            spent = budget
-            if spent is None:
-                assert target is not None
-                spent = least(target, answers, bound)
-            law = noise_for(answers, spent, mechanism, bound)
-            reached = margin_of_sum([law] * summed, confidence)
-            if target is None or reached <= target:
-                found.append(Solution(bound, answers, spent, reached, law))
-    return tuple(found)
 
 
 def _guess(

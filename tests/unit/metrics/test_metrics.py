@@ -10,7 +10,6 @@ import pytest
 
 from opendas.errors import DataError
 from opendas.geography.frame import Frame, official_codes
-from opendas.metrics import evaluate
 from opendas.metrics.errors import (
     BLOCK_BINS,
     COUNTY_BINS,
@@ -19,6 +18,7 @@ from opendas.metrics.errors import (
     population_bins,
     query_rows,
 )
+from opendas.metrics.evaluate import evaluate
 from opendas.metrics.race_groups import (
     GROUPS,
     Criterion,

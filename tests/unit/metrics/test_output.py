@@ -16,7 +16,7 @@ from matplotlib.text import Text
 
 from opendas.errors import EnvironmentFailure
 from opendas.geography.frame import Frame, official_codes
-from opendas.metrics import Evaluation, evaluate
+from opendas.metrics.evaluate import Evaluation, evaluate
 from opendas.metrics.output import CONFIDENTIAL, evaluation_files, write_evaluation
 from opendas.metrics.plots import evaluation_figures
 from opendas.schema.histogram import Histogram

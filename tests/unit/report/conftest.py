@@ -12,7 +12,7 @@ from opendas.budget.plan import attribute_rho, plan_rows, within_rho
 from opendas.budget.presets import preset
 from opendas.measurement.official import AreaLoss
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.report import RunFacts
+from opendas.report.facts import RunFacts
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 

@@ -14,13 +14,15 @@ import pytest
 from opendas.custody.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE, POPULATED_LEAVES
 from opendas.errors import CheckFailed, ConfigError, FormatError
 from opendas.privacy.zcdp import epsilon_bun_steinke, epsilon_cks
-from opendas.report import (
-    RunFacts,
+from opendas.report.certificate import (
+    build_certificate,
+    certificate_bytes,
     issue,
     read_runs,
     released_files,
+    totals,
 )
-from opendas.report.certificate import build_certificate, certificate_bytes, totals
+from opendas.report.facts import RunFacts
 from opendas.report.guarantee import guarantee_text
 from opendas.verify.budget import check_totals
 from opendas.version import issue_date

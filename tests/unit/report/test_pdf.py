@@ -8,8 +8,8 @@ import io
 import pytest
 
 from opendas.custody.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE
-from opendas.report import RunFacts
 from opendas.report.certificate import ReleasedFile, build_certificate
+from opendas.report.facts import RunFacts
 from opendas.report.pdf import certificate_pdf
 from opendas.report.views import ticks
 

@@ -11,8 +11,8 @@ import re
 import pytest
 
 from opendas.geography.summary import EntitySummary, LevelSummary, SpineSummary
-from opendas.report import RunFacts
 from opendas.report.certificate import build_certificate
+from opendas.report.facts import RunFacts
 from opendas.report.html import report_html
 from opendas.report.pdf import certificate_pdf
 from opendas.report.pictures import distances_svg, levels_svg
