@@ -25,7 +25,7 @@ from opendas.api import create_ledger, evaluate, ledger, publish_to
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.custody.ledger import Ledger
-from opendas.custody.ledger_lines import LedgerAct
+from opendas.custody.ledger_lines import LedgerAct, head_of
 from opendas.custody.signing_key import SigningKey
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
 from opendas.phsafe.run import HouseholdOptions, run_exact, run_private
@@ -308,7 +308,11 @@ def test_readings_of_a_folder_without_a_book_are_in_its_own_ledger(tmp_path: Pat
     release(load(path), out, RunOptions())
     assert account(out)["readings"] == 0
     evaluate(Release(out), load(path))
-    entered = [act.act for act in Ledger.beside(out / "ledger.jsonl").acts()]
+    entered = [
+        line.said.act
+        for line in Ledger.beside(out / "ledger.jsonl").lines()
+        if isinstance(line.said, LedgerAct)
+    ]
     assert entered == ["destroy-key", "evaluate"]
     assert (account(out)["book"], account(out)["readings"]) == (False, 1)
     assert all(check.ok for check in Release(out).verify())
@@ -366,7 +370,7 @@ def test_nothing_that_identifies_data_or_keys_reaches_the_release(tmp_path: Path
     release(load(path), out, RunOptions(ledger=book))
     (line,) = [line for line in Ledger.beside(book).lines() if line.entry is not None]
     assert line.entry is not None
-    head = Ledger.beside(book).head()
+    head = head_of(Ledger.beside(book).lines())
     secrets = [line.run_id, line.entry.key_commitment, line.entry.input_tag, head, *line.entry.inputs]
     public = b"".join(p.read_bytes() for p in (out / "release").rglob("*") if p.is_file())
     assert len(line.entry.inputs) == 2

@@ -17,7 +17,7 @@ from opendas.custody.account import AccountFacts, account_of, book_answer, selec
 from opendas.custody.book_terms import BookTerms, rho_within
 from opendas.custody.books import add_loss, book_of, create_book, file_tags, known_books
 from opendas.custody.ledger import Ledger
-from opendas.custody.ledger_entries import INFINITE, LedgerEntry
+from opendas.custody.ledger_entries import INFINITE, LedgerEntry, total_spent
 from opendas.custody.ledger_lines import Finished, LedgerAct, LedgerLine, read_lines
 from opendas.custody.protected_units import change_of_any, unit_id
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
@@ -142,7 +142,7 @@ def test_without_a_book_the_sum_over_all_names_is_stated(tmp_path: Path) -> None
     with Ledger.open(tmp_path / "ledger.jsonl") as ledger:
         ledger.intend(act(1, "record"))
         ledger.intend(act(2, "patient"))
-        totals = {total.change: total.rho for total in ledger.spent()}
+        totals = {total.change: total.rho for total in total_spent(ledger.entries())}
     assert totals == {"one record": 1, "one patient": 1, "one record, whatever a run calls it": 2}
     assert change_of_any(["person", "housing-unit", "address"]) is None, "a census tells its records apart"
 

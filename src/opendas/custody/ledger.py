@@ -20,9 +20,8 @@ from typing import Self
 
 from opendas.custody.book_terms import BookTerms
 from opendas.custody.folders import LOCK_NAME, open_folder
-from opendas.custody.ledger_entries import LedgerEntry, Spent, total_spent
-from opendas.custody.ledger_lines import Finished, LedgerAct, LedgerLine, head_of, read_lines
-from opendas.custody.protected_units import Change
+from opendas.custody.ledger_entries import LedgerEntry
+from opendas.custody.ledger_lines import Finished, LedgerAct, LedgerLine, read_lines
 from opendas.errors import EnvironmentFailure, PrivacyError
 
 
@@ -182,22 +181,6 @@ class Ledger:
     def find(self, run_id: str) -> LedgerEntry | None:
         """Return the privacy act of a run, or None."""
         return next((entry for entry in self.entries() if entry.run_id == run_id), None)
-
-    def is_finished(self, run_id: str) -> bool:
-        """Whether the ledger notes a run as finished."""
-        return any(line.said == Finished(run_id) for line in self.lines())
-
-    def acts(self) -> tuple[LedgerAct, ...]:
-        """Return all acts without draws, oldest first."""
-        return tuple(line.said for line in self.lines() if isinstance(line.said, LedgerAct))
-
-    def head(self) -> str:
-        """Return the SHA-256 of the last line; see :func:`opendas.custody.ledger_lines.head_of`."""
-        return head_of(self.lines())
-
-    def spent(self, changes: Iterable[Change] = ()) -> tuple[Spent, ...]:
-        """Return exact totals by relation and change: :func:`opendas.custody.ledger_entries.total_spent`."""
-        return total_spent(self.entries(), changes)
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> tuple[LedgerEntry, ...]:

@@ -13,7 +13,7 @@ import resource
 import stat
 from pathlib import Path
 
-from opendas.custody.folders import open_folder, remove_file
+from opendas.custody.folders import fsync_folder, open_folder, remove_file
 from opendas.errors import EnvironmentFailure, PrivacyError
 
 _LONGEST = 8192
@@ -79,7 +79,7 @@ def write_secret(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        _sync_folder(path.parent)
+        fsync_folder(path.parent)
     except OSError as error:
         remove_file(path)
         raise _failure("write", path, error) from None
@@ -189,14 +189,6 @@ def destroy_secret(path: Path) -> None:
                 "Destroy that yourself if it is a key, and remove the link."
             ) from None
         raise EnvironmentFailure(f"could not destroy {path.name}: {error.strerror}.") from None
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _failure(act: str, target: Path, error: OSError) -> EnvironmentFailure:

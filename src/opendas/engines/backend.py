@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from opendas.constraints.table import ConstraintTable
 from opendas.custody.folders import write_atomic
@@ -22,38 +22,8 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.readers.base import InputData, ReaderSpec
 from opendas.readers.registry import make_reader
 
-
-class Backend(Protocol):
-    """Reads, counts and works for a run."""
-
-    def read(self, spec: ReaderSpec, cache: Path) -> InputData:
-        """Return the frame and what goes with it; also the histogram, where this process has it."""
-        ...
-
-    def count(self, data: InputData, plan: MeasurementPlan, estimator: str, cache: Path) -> ExactCounts:
-        """Return the counts of the input that was read."""
-        ...
-
-    def partition(
-        self, counts: ExactCounts, constraints: ConstraintTable, estimator: str, model: TreeModel | None
-    ) -> None:
-        """Partition the counts as the run is cut into tasks, now that constraints and model are known."""
-        ...
-
-    def engine(
-        self, worker: Worker, folder: Path, counts: ExactCounts | None, spine: Spine
-    ) -> AbstractContextManager[Engine]:
-        """Return what does the tasks of the run whose checkpoints stand in a folder."""
-        ...
-
-    def draw(self, source: KeyedSource, counts: ExactCounts, folder: Path, spine: Spine) -> Draw:
-        """Return what draws full measurements."""
-        ...
-
-    @property
-    def write(self) -> Callable[[Path, bytes], None]:
-        """What writes a result file in one step; it goes to other processes."""
-        ...
+if TYPE_CHECKING:
+    from opendas.engines.spark.backend import SparkBackend
 
 
 class LocalBackend:
@@ -114,6 +84,10 @@ class LocalBackend:
     def draw(self, source: KeyedSource, counts: ExactCounts, folder: Path, spine: Spine) -> Draw:
         """Draw in this process."""
         return partial(draw_here, source, counts, spine)
+
+
+Backend: TypeAlias = "LocalBackend | SparkBackend"
+"""Reads, counts and works for a run."""
 
 
 @contextmanager

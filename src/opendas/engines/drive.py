@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -30,16 +29,6 @@ from opendas.topdown.model import WHOLE_TREE, FamilyRecord
 Progress = Callable[[str, int, int], None]
 
 
-class _Results(Protocol):
-    """Where results of tasks stand."""
-
-    def save(self, stage: int, number: int, result: TaskResult) -> None: ...
-
-    def holds(self, stage: int, number: int, *, up: bool = False) -> bool: ...
-
-    def load(self, stage: int, number: int, *, up: bool = False) -> TaskResult | None: ...
-
-
 class _InMemory:
     """Results of small runs."""
 
@@ -54,6 +43,10 @@ class _InMemory:
 
     def load(self, stage: int, number: int, *, up: bool = False) -> TaskResult | None:
         return self._results.get((stage, number, up))
+
+
+_Results = Checkpoints | _InMemory
+"""Where results of tasks stand."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from opendas.arrays import Ints
 from opendas.arrays.blas import one_blas_thread
 from opendas.engines.checkpoint import Checkpoints, TaskResult
+from opendas.engines.measurement_source import FileSource
 from opendas.engines.subtree import Part, estimate_part
 from opendas.engines.tasks import Task
 from opendas.engines.truth import ExactCounts
@@ -21,14 +21,6 @@ from opendas.measurement.noisy import MeasuredLevel, NoisyMeasurements
 from opendas.sampling.noise import NoiseSource
 from opendas.schema.histogram import Histogram
 from opendas.topdown.family_data import LevelRules
-
-
-class SourceSpec(Protocol):
-    """Where a worker's measurements come from; picklable."""
-
-    def open(self, part: Part, table: Histogram | None) -> MeasurementSource:
-        """Return the measurements of a part."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -66,6 +58,10 @@ def _taken(
 ) -> MeasurementSource:
     kind = AnsweredMeasurements if are_answered(levels) else NoisyMeasurements
     return kind(levels, tables, first, noise)
+
+
+SourceSpec = KeyedSource | FileSource
+"""Where a worker's measurements come from; picklable."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

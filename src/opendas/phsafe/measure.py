@@ -6,7 +6,7 @@ of the full grid, zeros included, address a draw.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 
@@ -21,13 +21,8 @@ from opendas.sampling.inverse_cdf import SamplerTable
 from opendas.sampling.laws import DiscreteGaussian, Noise
 from opendas.sampling.noise import NoiseSource
 
-
-class CountTables(Protocol):
-    """Protocol of engines: count the tables of a plan after truncation."""
-
-    def __call__(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
-        """Return the cube of each table with a budget."""
-        ...
+CountTables = Callable[[Plan, dict[str, bytes]], dict[str, Ints]]
+"""Counts the tables of a plan after truncation, under the keys of selections: the cube of each."""
 
 
 def prepare_samplers(plan: Plan) -> None:

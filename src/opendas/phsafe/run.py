@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opendas.arrays import Ints
 from opendas.custody.account import EXACT
@@ -42,6 +42,9 @@ from opendas.runs.account import InputTagger, note_reading
 from opendas.runs.act import Planned, open_act
 from opendas.runs.options import ActOptions
 from opendas.version import __version__, commit
+
+if TYPE_CHECKING:
+    from opendas.phsafe.spark.households import SparkHouseholds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,29 +160,6 @@ def validate_input(config_path: Path, data: Path | str, options: HouseholdOption
     return {"mode": Mode.VALIDATE.value, "ok": True, "states": list(config.state_filter)}
 
 
-class Households(Protocol):
-    """Protocol of the persons, units and places of a run, in this process or distributed.
-
-    Confidential.
-    """
-
-    def validate(self, *, every_table: bool = False) -> Validation:
-        """Validate the input as :func:`opendas.phsafe.validate.validate` does."""
-        ...
-
-    def canonical_bytes(self) -> bytes:
-        """Return the bytes that the input tag digests; see :mod:`opendas.phsafe.inputs.digest`."""
-        ...
-
-    def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
-        """Return the cube of each budgeted table after truncation; `keys` are the selection keys."""
-        ...
-
-    def count_exactly(self, tables: dict[str, Table]) -> dict[str, Ints]:
-        """Return the cube of each table as the non-private mode counts it."""
-        ...
-
-
 class LocalHouseholds:
     """Households with all rows in this process.
 
@@ -197,16 +177,20 @@ class LocalHouseholds:
         return validate(self._inputs, self._linked, self._config, every_table=every_table)
 
     def canonical_bytes(self) -> bytes:
-        """Return the bytes that the input tag digests."""
+        """Return the bytes that the input tag digests; see :mod:`opendas.phsafe.inputs.digest`."""
         return canonical_bytes(bucket_digests(self._inputs))
 
     def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
-        """Return the cube of each table with a budget, after truncation."""
+        """Return the cube of each table with a budget, after truncation; `keys` are the selection keys."""
         return count_tables(plan, self._linked, keys, self._progress)
 
     def count_exactly(self, tables: dict[str, Table]) -> dict[str, Ints]:
         """Return the cube of each table as the non-private mode counts it."""
         return exact_cubes(tables, self._linked, len(self._config.state_filter))
+
+
+Households: TypeAlias = "LocalHouseholds | SparkHouseholds"
+"""The persons, units and places of a run. Confidential."""
 
 
 def read_inputs(config: Config, data: Path, progress: Progress) -> Inputs:

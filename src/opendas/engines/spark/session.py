@@ -168,6 +168,22 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+_EXECUTORS: Final = {
+    "No module named": (
+        "the Python of the executors lacks opendas or a package it needs; install the same version there, "
+        "and let PYSPARK_PYTHON name that Python"
+    ),
+    "PYTHON_VERSION_MISMATCH": (
+        "the executors have another version of Python than this process; let PYSPARK_PYTHON name one of the "
+        "same version"
+    ),
+    "VersionsDiffer": (
+        "the executors have another version of opendas than this process; install the same everywhere"
+    ),
+}
+"""What Spark says where executors differ from this process, and what to do about it."""
+
+
 @contextmanager
 def spark_failures(what: str = "could not finish") -> Iterator[None]:
     """Turn failures of Spark into ours. Its messages may quote data, so they stay in its own logs."""
@@ -177,21 +193,10 @@ def spark_failures(what: str = "could not finish") -> Iterator[None]:
     except (OpendasError, KeyboardInterrupt):
         raise
     except Exception as error:
-        kind = type(error).__name__
         text = str(error)
-        if "No module named" in text:
-            raise EnvironmentFailure(
-                "engine spark: the Python of the executors lacks opendas or a package it needs; install the "
-                "same version there, and let PYSPARK_PYTHON name that Python."
-            ) from None
-        if "PYTHON_VERSION_MISMATCH" in text:
-            raise EnvironmentFailure(
-                "engine spark: the executors have another version of Python than this process; let "
-                "PYSPARK_PYTHON name one of the same version."
-            ) from None
-        if "VersionsDiffer" in text:
-            raise EnvironmentFailure(
-                "engine spark: the executors have another version of opendas than this process; install the "
-                "same everywhere."
-            ) from None
-        raise EnvironmentFailure(f"engine spark {what} ({kind}); see the logs of Spark.") from None
+        for mark, rule in _EXECUTORS.items():
+            if mark in text:
+                raise EnvironmentFailure(f"engine spark: {rule}.") from None
+        raise EnvironmentFailure(
+            f"engine spark {what} ({type(error).__name__}); see the logs of Spark."
+        ) from None

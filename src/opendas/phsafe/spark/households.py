@@ -72,7 +72,7 @@ def open_on_spark(
 
 
 class SparkHouseholds:
-    """The households of a run on Spark; see :class:`opendas.phsafe.run.Households`.
+    """The households of a run on Spark; see :class:`opendas.phsafe.run.LocalHouseholds`.
 
     `tell` (stage, done, total).
     """
