@@ -13,7 +13,7 @@ from typing import Any
 from opendas.custody.account import AccountFacts
 from opendas.custody.folders import sha256_file, write_atomic
 from opendas.custody.ledger_entries import INFINITE, Loss, loss_text
-from opendas.custody.stamps import NOT_FOR_RELEASE
+from opendas.custody.stamps import NOT_FOR_RELEASE, KeyCustody
 from opendas.phsafe.config import Plan
 from opendas.phsafe.folder import PRODUCT
 from opendas.phsafe.margins import cell_margins, margin
@@ -27,7 +27,7 @@ from opendas.report.facts import loss_json
 from opendas.report.guarantee import STAMP_MEANING, account_text, computational_text
 from opendas.runs.account import account_facts
 from opendas.sampling.laws import Noise
-from opendas.version import issue_date
+from opendas.version import __version__, commit, issue_date
 
 FORMAT = "opendas phsafe certificate 2"
 DELTA = Fraction(1, 10**10)
@@ -84,7 +84,7 @@ def household_certificate(
         "product": PRODUCT,
         "stamps": list(stamps),
         "mechanism": plan.mechanism.value,
-        "privacy_definition": "zcdp" if _gaussian(plan) else "puredp",
+        "privacy_definition": "zcdp" if plan.mechanism.is_zcdp else "puredp",
         "state_filter": list(config.state_filter),
         "sensitivity": plan.sensitivity.value,
         "truncation": plan.truncation.value,
@@ -110,31 +110,24 @@ def household_certificate(
 
 
 def issue_certificate(
-    out: Path,
-    plan: Plan,
-    tables: Sequence[str],
-    derived: Iterable[Derived] = DERIVED,
-    *,
-    seeded: bool,
-    key: str,
-    version: str,
-    commit: str,
+    out: Path, plan: Plan, derived: Iterable[Derived], facts: Mapping[str, Any], custody: KeyCustody
 ) -> dict[str, Any]:
-    """Write ``certificate.json`` for the tables of an output folder.
+    """Write ``certificate.json`` for the tables of an output folder, and return its content.
 
-    - `tables`: files, relative to `out`.
-    - Returns: the certificate.
+    `facts`: ``tables``, the files relative to `out`, and ``seeded``.
     """
-    files = [ReleasedFile(name, (out / name).stat().st_size, sha256_file(out / name)) for name in tables]
+    files = [
+        ReleasedFile(name, (out / name).stat().st_size, sha256_file(out / name)) for name in facts["tables"]
+    ]
     certificate = household_certificate(
         plan,
         files,
         derived,
         account_facts(out),
-        seeded=seeded,
-        key=key,
-        version=version,
-        commit=commit,
+        seeded=facts["seeded"],
+        key=custody.value,
+        version=__version__,
+        commit=commit(),
         issued=issue_date(),
     )
     (out / SIGNATURE).unlink(missing_ok=True)  # it signs an earlier certificate
@@ -142,18 +135,14 @@ def issue_certificate(
     return certificate
 
 
-def _gaussian(plan: Plan) -> bool:
-    return plan.mechanism.is_zcdp
-
-
 def _noise_row(plan: Plan, noise: LevelNoise) -> dict[str, Any]:
     law, answers = noise.law, noise.answers
     table = find_table(noise.table, plan.config.tables)
     assert table is not None
-    used = answers.l2_squared if _gaussian(plan) else answers.l1
+    used = answers.l2_squared if plan.mechanism.is_zcdp else answers.l1
     return {
         **noise.as_json(),
-        ("sensitivity_squared" if _gaussian(plan) else "sensitivity"): used(
+        ("sensitivity_squared" if plan.mechanism.is_zcdp else "sensitivity"): used(
             plan.sensitivity, Neighbours.UNBOUNDED
         ),
         "variance": 0.0 if law is None else law.variance,
@@ -197,7 +186,7 @@ def _totals(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _loss(plan: Plan, loss: Loss) -> Mapping[str, Any]:
-    return loss_json(None if isinstance(loss, str) else loss, DELTA, pure=not _gaussian(plan))
+    return loss_json(None if isinstance(loss, str) else loss, DELTA, pure=not plan.mechanism.is_zcdp)
 
 
 def _guarantee(plan: Plan, stamps: Sequence[str], key: str) -> list[str]:

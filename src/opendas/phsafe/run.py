@@ -7,7 +7,7 @@ seconds, so resuming repeats it under the same key: the same draws, the same byt
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,7 +19,6 @@ from opendas.custody.account import EXACT
 from opendas.custody.folders import open_folder, write_atomic
 from opendas.custody.protected_units import ADDRESS
 from opendas.custody.run_key import RunKey
-from opendas.custody.stamps import KeyCustody
 from opendas.errors import ConfigError, Finding
 from opendas.files.remote import PASSWORD_RULE, RemoteAddress, holds_password
 from opendas.phsafe.certificate import issue_certificate, run_stamps
@@ -41,7 +40,6 @@ from opendas.privacy.relations import Neighbours
 from opendas.runs.account import InputTagger, note_reading
 from opendas.runs.act import Planned, open_act
 from opendas.runs.options import ActOptions
-from opendas.version import __version__, commit
 
 if TYPE_CHECKING:
     from opendas.phsafe.spark.households import SparkHouseholds
@@ -90,7 +88,7 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
         HouseholdWorkspace(out, options.ledger, group_writable=options.group_writable) as space,
         open_act(space, PRODUCT, "phsafe", options) as act,
     ):
-        issue = partial(_issue, out, plan, options)
+        issue = partial(issue_certificate, out, plan, options.derived)
         if act.earlier is not None and act.earlier.plan_digest == planned.plan_digest:
             act.finish_ending(issue)
         act.refuse_repetition()
@@ -212,22 +210,6 @@ def _open(config: Config, data: Path | str, options: HouseholdOptions) -> Abstra
         return open_on_spark(data, config, options.master, options.tell)
     inputs = read_inputs(config, Path(data), options.tell)
     return nullcontext(LocalHouseholds(inputs, config, options.tell))
-
-
-def _issue(
-    out: Path, plan: Plan, options: HouseholdOptions, facts: Mapping[str, Any], custody: KeyCustody
-) -> None:
-    """Issue the certificate of complete tables."""
-    issue_certificate(
-        out,
-        plan,
-        facts["tables"],
-        options.derived,
-        seeded=facts["seeded"],
-        key=custody.value,
-        version=__version__,
-        commit=commit(),
-    )
 
 
 def _warn(options: HouseholdOptions, found: Validation) -> None:

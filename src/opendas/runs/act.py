@@ -30,7 +30,7 @@ from opendas.runs.workspace import RunState, Workspace, read_state
 from opendas.version import __version__, issue_date
 
 O = TypeVar("O", bound=ActOptions)  # noqa: E741
-Issue = Callable[[Mapping[str, Any], KeyCustody], None]
+Issue = Callable[[Mapping[str, Any], KeyCustody], object]
 
 
 @dataclass(frozen=True, slots=True)

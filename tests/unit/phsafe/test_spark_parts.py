@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,7 +35,6 @@ from opendas.phsafe.spark.households import (
     Checked,
     CheckPart,
     Counted,
-    CountExactly,
     CountPart,
     SparkHouseholds,
     add_counts,
@@ -90,7 +90,7 @@ def test_parts_add_up_to_the_local_counts(
     parts = deal(folder, seed, partitions)
 
     wanted = count_tables(plan, linked, keys)
-    counter = CountPart(config, CSV_FILES, plan=plan, keys=keys)
+    counter = CountPart(config, CSV_FILES, count=partial(count_tables, plan, keys=keys))
     counted = [counter(number, iter(part)) for number, part in enumerate(parts)]
     found = summed(counted, inputs)
     assert found.keys() == wanted.keys()
@@ -100,7 +100,7 @@ def test_parts_add_up_to_the_local_counts(
     assert all(np.array_equal(again[name], wanted[name]) for name in wanted)
 
     tables = exact_declarations(config)
-    exactly = CountExactly(config, CSV_FILES, tables=tables)
+    exactly = CountPart(config, CSV_FILES, count=partial(exact_cubes, tables, states=len(STATES)))
     found = summed([exactly(0, iter(part)) for part in parts], inputs)
     wanted = exact_cubes(tables, linked, len(STATES))
     assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
@@ -114,7 +114,7 @@ def test_parts_find_and_digest_the_same(tmp_path: Path, seed: int) -> None:
     wanted = validate(inputs, link(inputs, STATES), config)
     check = CheckPart(config, CSV_FILES)
     parts: list[Checked] = [check(0, iter(part)) for part in deal(folder, seed, 7)]
-    names = [(file.name,) for file in KINDS]
+    names = [Source((file.name,)) for file in KINDS]
 
     def merged(which: str) -> list[str]:
         return sorted(map(str, merge_findings([getattr(part, which) for part in parts], names)))
@@ -150,7 +150,10 @@ def test_rows_that_changed_since_they_were_checked_are_never_measured(
     households = object.__new__(SparkHouseholds)
     households._data, households._tell, households._partitions = str(folder), None, 1
     households._digests = bucket_digests(read_csv(folder, STATES))
-    part = CountPart(config, CSV_FILES, plan=plan, keys=truncation_keys(plan, RunKey.seeded(4)))
+    households._config, households._files = config, CSV_FILES
+    part = CountPart(
+        config, CSV_FILES, count=partial(count_tables, plan, keys=truncation_keys(plan, RunKey.seeded(4)))
+    )
 
     class Frame:
         def __init__(self, seed: int) -> None:
@@ -164,7 +167,7 @@ def test_rows_that_changed_since_they_were_checked_are_never_measured(
         (tmp_path / str(seed)).mkdir()
         monkeypatch.setattr(households, "_run", lambda _, seed=seed: Frame(seed))
         with nullcontext() if same else pytest.raises(PrivacyError, match="changed while it was counted"):
-            households._count(part)
+            households._count(part.count)
 
 
 def test_another_version_on_the_executors_is_refused() -> None:
@@ -174,7 +177,7 @@ def test_another_version_on_the_executors_is_refused() -> None:
 
 def test_keys_are_not_shown() -> None:
     config = configured()
-    part = CountPart(config, CSV_FILES, plan=Plan(config), keys={"PH2": b"k" * 32})
+    part = CountPart(config, CSV_FILES, count=partial(count_tables, Plan(config), keys={"PH2": b"k" * 32}))
     assert "kkk" not in repr(part)
 
 
@@ -183,13 +186,13 @@ def test_findings_of_parts_are_those_of_the_whole() -> None:
     numbers = np.random.Generator(np.random.Philox(1)).permutation(np.arange(2, 180))
     whole = list_lines(source, numbers, "QAGE", "expected 0 to 115")
     parts = [list_lines(source, some, "QAGE", "expected 0 to 115") for some in np.array_split(numbers, 3)]
-    assert merge_findings(parts, [source.names]) == whole
+    assert merge_findings(parts, [source]) == whole
     assert len(whole) == MOST_LINES + 1
 
 
 def test_findings_of_one_rule_at_several_units_are_one_rule() -> None:
     parts = [[Finding("a", line, "F", f"rule (its unit: b, line {line})")] for line in range(2, 2 + 30)]
-    merged = merge_findings(parts, [("a",)])
+    merged = merge_findings(parts, [Source(("a",))])
     assert merged[MOST_LINES] == Finding("a", None, "F", "rule (10 further lines)")
     assert merged[0] == parts[0][0]
 

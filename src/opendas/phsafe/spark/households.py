@@ -8,10 +8,10 @@ the counting function, as keys of other products do (:mod:`opendas.engines.spark
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,8 +34,8 @@ from opendas.errors import ConfigError, Finding, FormatError, PrivacyError
 from opendas.phsafe.config import Config, Plan
 from opendas.phsafe.counting import count_tables, exact_cubes
 from opendas.phsafe.inputs.digest import BUCKETS, bucket_digests, canonical_bytes
-from opendas.phsafe.inputs.findings import MOST_LINES, InputFiles
-from opendas.phsafe.inputs.linking import link
+from opendas.phsafe.inputs.findings import MOST_LINES, InputFiles, Source
+from opendas.phsafe.inputs.linking import Linked, link
 from opendas.phsafe.inputs.records import Inputs
 from opendas.phsafe.spark.rows import BROKEN, KINDS, ROW_TYPES, ReadLines, TextFile, find_files, gather
 from opendas.phsafe.tables import Table
@@ -85,7 +85,8 @@ class SparkHouseholds:
         findings = [finding for file in files for finding in file.findings]
         if findings:
             raise FormatError(f"{data} {_NOT_READ}.", findings)
-        self._files = InputFiles(*(file.source for file in files))
+        self._sources = [file.source for file in files]
+        self._files = InputFiles(*self._sources)
         self._report("reading", 1, 2)
         blocks = sum(len(file.before) for file in files)
         parallel = session.sparkContext.defaultParallelism
@@ -116,7 +117,8 @@ class SparkHouseholds:
         self._digests = {bucket: digest for part in parts for bucket, digest in part.digests.items()}
         self._report("reading", 2, 2)
         broken, errors, warnings = (
-            self._merge([getattr(part, name) for part in parts]) for name in ("broken", "errors", "warnings")
+            merge_findings((getattr(part, name) for part in parts), self._sources)
+            for name in ("broken", "errors", "warnings")
         )
         if broken:
             findings = [*broken, *errors]
@@ -133,16 +135,16 @@ class SparkHouseholds:
 
     def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
         """Return the cube of each table with a budget, after truncation."""
-        return self._count(CountPart(self._config, self._files, plan=plan, keys=keys))
+        return self._count(partial(count_tables, plan, keys=keys))
 
     def count_exactly(self, tables: dict[str, Table]) -> dict[str, Ints]:
         """Return the cube of each table as the non-private mode counts it."""
-        return self._count(CountExactly(self._config, self._files, tables=tables))
+        return self._count(partial(exact_cubes, tables, states=len(self._config.state_filter)))
 
-    def _count(self, part: CountPart | CountExactly) -> dict[str, Ints]:
+    def _count(self, count: Callable[[Linked], Cubes]) -> Cubes:
         self._report("counting", 0, 1)
         with spark_failures():
-            counted = self._run(part)
+            counted = self._run(CountPart(self._config, self._files, count=count))
             if self._partitions > _SUMMED_TOGETHER:
                 few = -(-self._partitions // _SUMMED_TOGETHER)
                 counted = counted.coalesce(few).mapInArrow(EachPartition(sum_answers), ANSWER_TYPES)
@@ -157,10 +159,6 @@ class SparkHouseholds:
 
     def _run(self, part: Work) -> DataFrame:
         return self._rows.mapInArrow(EachPartition(part), ANSWER_TYPES)
-
-    def _merge(self, parts: list[Sequence[Finding]]) -> list[Finding]:
-        files = self._files
-        return merge_findings(parts, [source.names for source in (files.persons, files.units, files.places)])
 
     def _report(self, stage: str, done: int, total: int) -> None:
         if self._tell is not None:
@@ -216,35 +214,20 @@ class CheckPart(_Part):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CountPart(_Part):
-    """Counts the tables of a plan after truncation; answers with cubes by table and the digests of its rows.
+    """Counts tables; answers with cubes by table and the digests of its rows.
 
     A partition that an executor lost is read again: the digests let the caller see that it still holds the
     rows that were validated and tagged.
     """
 
-    plan: Plan = field(kw_only=True)
-    # Derived keys of selections, one a table. They are all of the run key that leaves its process.
-    keys: Mapping[str, bytes] = field(kw_only=True)
+    # Counts households, with all that it needs: the derived keys of selections, one a table, are all of the
+    # run key that leaves its process.
+    count: Callable[[Linked], Cubes] = field(kw_only=True)
 
     def __call__(self, number: int, batches: Batches) -> Counted:
         """Count one partition."""
         inputs, _ = self._gather(batches)
-        linked = link(inputs, self.config.state_filter)
-        return count_tables(self.plan, linked, self.keys), bucket_digests(inputs)
-
-
-@dataclass(frozen=True, slots=True)
-class CountExactly(_Part):
-    """Counts as the non-private mode does; answers with cubes by output."""
-
-    tables: Mapping[str, Table] = field(kw_only=True)
-
-    def __call__(self, number: int, batches: Batches) -> Counted:
-        """Count one partition."""
-        states = len(self.config.state_filter)
-        inputs, _ = self._gather(batches)
-        linked = link(inputs, self.config.state_filter)
-        return exact_cubes(dict(self.tables), linked, states), bucket_digests(inputs)
+        return self.count(link(inputs, self.config.state_filter)), bucket_digests(inputs)
 
 
 def sum_answers(number: int, batches: Batches) -> Counted:
@@ -282,22 +265,18 @@ def _broken_rows(broken: pa.Table, files: InputFiles) -> list[Finding]:
 _FURTHER = re.compile(r" \((\d+) further lines\)\Z")
 _OF_UNIT = re.compile(r" \(its unit: [^)]*\)\Z")
 
-_Key = tuple[str, str | None, str]
 
-
-def merge_findings(parts: Iterable[Sequence[Finding]], sources: Sequence[Sequence[str]]) -> list[Finding]:
+def merge_findings(parts: Iterable[Sequence[Finding]], sources: Sequence[Source]) -> list[Finding]:
     """Merge findings whose lines are in one part each.
 
     - `parts`: of each partition, as :func:`opendas.phsafe.inputs.findings.list_lines` bounds them.
-    - `sources`: file names of each of the three files, in order; several where it is a folder of parts.
+    - `sources`: the three files, in order; each may be a folder of parts.
     - Returns: by file, then by field and rule as they first came, then by line.
     """
-    place = {
-        name: (which, number) for which, names in enumerate(sources) for number, name in enumerate(names)
-    }
-    titles = [names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}" for names in sources]
-    for which, title in enumerate(titles):
-        place.setdefault(title, (which, -1))
+    place: dict[str, tuple[int, int]] = {}
+    for which, source in enumerate(sources):
+        place[source.title] = which, -1
+        place |= {name: (which, number) for number, name in enumerate(source.names)}
     listed: dict[tuple[int, str | None, str], list[Finding]] = {}
     further: dict[tuple[int, str | None, str], int] = {}
     for part in parts:
@@ -318,5 +297,5 @@ def merge_findings(parts: Iterable[Sequence[Finding]], sources: Sequence[Sequenc
         merged += lines[:MOST_LINES]
         rest = further[key] + max(0, len(lines) - MOST_LINES)
         if rest:
-            merged.append(Finding(titles[key[0]], None, key[1], f"{key[2]} ({rest} further lines)"))
+            merged.append(Finding(sources[key[0]].title, None, key[1], f"{key[2]} ({rest} further lines)"))
     return merged
