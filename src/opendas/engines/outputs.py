@@ -5,9 +5,8 @@ What a file takes is put together here; that files are independent lets workers 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pyarrow as pa
 from opendas.engines.drive import Estimation, FinishedTask
 from opendas.files.nmf.reading import Answers, measurement_metadata
 from opendas.files.nmf.writing import MeasurementWriter
-from opendas.files.parquet import ParquetSink, parquet_sink
+from opendas.files.parquet import parquet_sink
 from opendas.geography.spine import Spine
 from opendas.measurement.plan import MeasurementPlan
 from opendas.schema.histogram import Histogram
@@ -69,16 +68,7 @@ def family_batch(
     taken = np.full(count, np.nan, np.float32) if seconds is None else np.asarray(seconds, dtype=np.float32)
     columns: dict[str, Any] = {
         name: [getattr(record, name) for record in records]
-        for name in (
-            "geolevel",
-            "label",
-            "children",
-            "cells",
-            "residual",
-            "tolerance",
-            "fallback",
-            "failsafe",
-        )
+        for name in FAMILY_FIELDS.keys() & {field.name for field in fields(FamilyRecord)}
     }
     columns["passes"] = [len(record.methods) for record in records]
     columns["methods"] = [", ".join(record.methods) for record in records]
@@ -92,42 +82,25 @@ def family_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-class FamilyTable:
-    """A file of families being written; made by :func:`family_table`."""
+def write_families(path: Path, batches: Iterable[Any]) -> int:
+    """Write rows of :func:`family_batch`, a few at a time in memory; the file appears whole.
 
-    def __init__(self, sink: ParquetSink) -> None:
-        self._sink = sink
-        self._kept: list[Any] = []
-        self.waiting = 0
-        self.rows = 0
-
-    def add(self, batch: Any) -> None:
-        """Append rows, as of :func:`family_batch`."""
-        self._kept.append(batch)
-        self.waiting += batch.num_rows
-        if self.waiting >= _ROWS_AT_ONCE:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what waits."""
-        self._sink.write(pa.Table.from_batches(self._kept, SCHEMA))
-        self.rows += self.waiting
-        self._kept, self.waiting = [], 0
-
-
-@contextmanager
-def family_table(path: Path) -> Iterator[FamilyTable]:
-    """Open a file of families for writing; it appears whole when the block ends without an error.
-
-    A few rows at a time are in memory.
-
-    `path`: ``confidential/timings/<product>_families.parquet``.
+    - `path`: ``confidential/timings/<product>_families.parquet``.
+    - Returns: number of rows.
     """
+    kept: list[Any] = []
+    waiting = rows = 0
     with parquet_sink(path, SCHEMA) as sink:
-        table = FamilyTable(sink)
-        yield table
-        if table.waiting or not table.rows:
-            table.flush()
+        for batch in batches:
+            kept.append(batch)
+            waiting += batch.num_rows
+            if waiting >= _ROWS_AT_ONCE:
+                sink.write(pa.Table.from_batches(kept, SCHEMA))
+                rows += waiting
+                kept, waiting = [], 0
+        if waiting or not rows:
+            sink.write(pa.Table.from_batches(kept, SCHEMA))
+    return rows + waiting
 
 
 Progress = Callable[[str, int, int], None]
@@ -213,15 +186,18 @@ class FamilyFile:
 
     def write(self) -> Solved:
         """Write the file, a task at a time."""
-        families = fallbacks = 0
+        fallbacks = 0
         relaxed: list[FamilyRecord] = []
-        with family_table(self.path) as table:
+
+        def batches() -> Iterator[Any]:
+            nonlocal fallbacks
             for task in self.tasks:
                 result = task.read()
-                table.add(family_batch(result.records, result.seconds, stage=task.stage, task=task.number))
-                families += len(result.records)
                 fallbacks += sum(record.fallback for record in result.records)
-                relaxed += [record for record in result.records if record.failsafe]
+                relaxed.extend(record for record in result.records if record.failsafe)
+                yield family_batch(result.records, result.seconds, stage=task.stage, task=task.number)
+
+        families = write_families(self.path, batches())
         relaxed.sort(key=lambda record: self.geolevels.index(record.geolevel))
         return Solved(families, fallbacks, tuple(asdict(record) for record in relaxed))
 

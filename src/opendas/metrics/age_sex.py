@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -72,7 +73,7 @@ class _Sums:
     percent: float = 0.0
     absolute_percent: float = 0.0
 
-    def add(self, truth: Floats, estimate: Floats, *, percent: bool) -> None:
+    def add(self, truth: Floats, estimate: Floats, *, percent: bool = True) -> None:
         error = estimate - truth
         self.counts += error.size
         self.absolute += float(np.abs(error).sum())
@@ -89,16 +90,6 @@ class _Sums:
         means = (self.absolute / n, self.signed / n) if n else (None, None)
         percents = (self.absolute_percent / m, self.percent / m) if m else (None, None)
         return AgeSexRow(geolevel, measure, n, *means, *percents)
-
-
-@dataclass(slots=True)
-class _Tally:
-    """Sums of every measure, in the order in which they are first added."""
-
-    sums: dict[str, _Sums] = field(default_factory=dict)
-
-    def add(self, measure: str, truth: Floats, estimate: Floats, *, percent: bool = True) -> None:
-        self.sums.setdefault(measure, _Sums()).add(truth, estimate, percent=percent)
 
 
 def _by_age(table: csr_array, product: Product) -> Floats:
@@ -136,20 +127,20 @@ def median_age(counts: Floats) -> Floats:
     return np.asarray(year + part)
 
 
-def _measure(tally: _Tally, truth: Floats, estimate: Floats) -> None:
+def _measure(tally: defaultdict[str, _Sums], truth: Floats, estimate: Floats) -> None:
     """Add the measures of some geounits, float64 (g, 2, ages) each."""
-    tally.add("single years by sex", truth, estimate)
+    tally["single years by sex"].add(truth, estimate)
     groups = _five_years(truth), _five_years(estimate)
-    tally.add("five-year groups by sex", *groups)
+    tally["five-year groups by sex"].add(*groups)
     both = truth.sum(axis=1), estimate.sum(axis=1)
     for name, low, high in _GROUPS:
-        tally.add(name, *(counts[:, low:high].sum(axis=1) for counts in both))
-    tally.add("female", *(counts[:, 1].sum(axis=1) for counts in (truth, estimate)))
+        tally[name].add(*(counts[:, low:high].sum(axis=1) for counts in both))
+    tally["female"].add(*(counts[:, 1].sum(axis=1) for counts in (truth, estimate)))
     people: Bools = np.all([counts.sum(axis=1) > 0 for counts in both], axis=0)
-    tally.add("median age", *(median_age(counts[people]) for counts in both), percent=False)
+    tally["median age"].add(*(median_age(counts[people]) for counts in both), percent=False)
     shares = [counts[people] / counts[people].sum(axis=(1, 2), keepdims=True) for counts in groups]
     moved = 50.0 * np.abs(shares[1] - shares[0]).sum(axis=(1, 2))
-    tally.add("index of dissimilarity", np.zeros(len(moved)), moved, percent=False)
+    tally["index of dissimilarity"].add(np.zeros(len(moved)), moved, percent=False)
 
 
 def age_sex_rows(levels: Iterable[LevelErrors], product: Product) -> tuple[AgeSexRow, ...]:
@@ -162,12 +153,12 @@ def age_sex_rows(levels: Iterable[LevelErrors], product: Product) -> tuple[AgeSe
 
 
 def _level_rows(level: LevelErrors, product: Product) -> Iterator[AgeSexRow]:
-    tally = _Tally()
+    tally: defaultdict[str, _Sums] = defaultdict(_Sums)
     for start in range(0, level.truth.shape[0], _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         truth = _by_age(level.truth[part], product)
         _measure(tally, truth, truth + _by_age(level.error[part], product))
-    return (sums.row(level.units.geolevel, measure) for measure, sums in tally.sums.items())
+    return (sums.row(level.units.geolevel, measure) for measure, sums in tally.items())
 
 
 def pyramids(levels: Sequence[LevelErrors], product: Product) -> tuple[Pyramid, ...]:

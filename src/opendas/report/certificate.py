@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,19 +55,19 @@ def released_files(release: Path) -> tuple[ReleasedFile, ...]:
     return tuple(sorted(found, key=lambda file: file.path))
 
 
-def _entry(run: RunFacts, number: int) -> LedgerEntry:
-    """Build the ledger entry of a run, with a dash for what only the ledger knows."""
-    return LedgerEntry(
+_entry = partial(LedgerEntry, key_commitment="-", input_tag="-", version="-")
+"""Builds a ledger entry with a dash for what only the ledger knows."""
+
+
+def _run_entry(run: RunFacts, number: int) -> LedgerEntry:
+    return _entry(
         run_id=str(number),
         product=run.product,
-        key_commitment="-",
-        input_tag="-",
         plan_digest=run.plan_digest,
         mechanism=Mechanism(run.mechanism),
         loss=run.loss if run.guaranteed and run.loss is not None else INFINITE,
         relation=Neighbours(run.neighbours),
         protected_unit=run.protected_unit,
-        version="-",
         seeded=not run.guaranteed,
     )
 
@@ -76,17 +77,14 @@ def _discoveries(runs: Sequence[RunFacts]) -> list[LedgerEntry]:
     found = {}
     for run in runs:
         for act in () if run.domain is None else run.domain.discoveries:
-            found[act.act, unit_id(run.protected_unit), run.neighbours] = LedgerEntry(
+            found[act.act, unit_id(run.protected_unit), run.neighbours] = _entry(
                 run_id=act.act,
                 product="domain",
-                key_commitment="-",
-                input_tag="-",
                 plan_digest="-",
                 mechanism=Mechanism.DISCRETE_GAUSSIAN,
                 loss=act.loss(Neighbours(run.neighbours)),
                 relation=Neighbours(run.neighbours),
                 protected_unit=run.protected_unit,
-                version="-",
                 delta=act.delta,
             )
     return list(found.values())
@@ -101,17 +99,14 @@ def _earlier(runs: Sequence[RunFacts], files: Iterable[ReleasedFile]) -> list[Le
     here |= {act.act for run in runs if run.domain is not None for act in run.domain.discoveries}
     acts = {act.act: act for run in runs for act in run.tied if act.act not in here}
     return [
-        LedgerEntry(
+        _entry(
             run_id=act.act,
             product=act.product,
-            key_commitment="-",
-            input_tag="-",
             plan_digest="-",
             mechanism=act.mechanism,
             loss=INFINITE if act.loss is None else act.loss,
             relation=act.neighbours,
             protected_unit=act.protected_unit,
-            version="-",
             seeded=act.loss is None,
             delta=act.delta,
         )
@@ -164,7 +159,7 @@ def totals(runs: Sequence[RunFacts], files: Iterable[ReleasedFile] = ()) -> list
     if not runs:
         return []
     delta = min(run.delta for run in runs)
-    entries = [_entry(run, number) for number, run in enumerate(runs)] + _discoveries(runs)
+    entries = [_run_entry(run, number) for number, run in enumerate(runs)] + _discoveries(runs)
     earlier = _earlier(runs, files)
     own = {
         (spent.relation, spent.change): spent.acts - spent.approximate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import opendas.engines.outputs as module
-from opendas.engines.outputs import FAMILY_FIELDS, SCHEMA, family_batch, family_table
+from opendas.engines.outputs import FAMILY_FIELDS, SCHEMA, family_batch, write_families
 from opendas.topdown.model import FamilyRecord
 
 
@@ -34,17 +34,10 @@ def batches(tasks: int, size: int) -> Iterator[object]:
         yield family_batch(records, 1e-3 * np.arange(size), stage=1, task=task)
 
 
-def write(path: Path, stream: Iterable[object]) -> int:
-    with family_table(path) as table:
-        for batch in stream:
-            table.add(batch)
-    return table.rows
-
-
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     path = tmp_path / "mini_families.parquet"
-    assert write(path, batches(3, 4)) == 12
+    assert write_families(path, batches(3, 4)) == 12
     return path
 
 
@@ -86,7 +79,7 @@ def test_pandas_reads_it(table: Path) -> None:
 def test_rows_are_written_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ROWS_AT_ONCE", 10)
     path = tmp_path / "table.parquet"
-    assert write(path, batches(7, 4)) == 28
+    assert write_families(path, batches(7, 4)) == 28
     found = pq.ParquetFile(path)
     assert [found.metadata.row_group(i).num_rows for i in range(found.num_row_groups)] == [12, 12, 4]
     assert found.read().column("label").to_pylist() == [record(i).label for i in range(28)]
@@ -94,9 +87,9 @@ def test_rows_are_written_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_no_family_and_no_times_are_possible(tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
-    assert write(path, iter(())) == 0
+    assert write_families(path, iter(())) == 0
     assert pq.read_table(path).column_names == list(FAMILY_FIELDS)
-    assert write(path, [family_batch([record(1)], None, stage=0, task=0)]) == 1
+    assert write_families(path, [family_batch([record(1)], None, stage=0, task=0)]) == 1
     assert pq.read_table(path).column("seconds").to_pylist() == [None]
     with pytest.raises(ValueError, match="2 times"):
         family_batch([record(1)], [1.0, 2.0], stage=0, task=0)
@@ -109,6 +102,6 @@ def test_a_stream_that_fails_leaves_no_file(tmp_path: Path) -> None:
 
     path = tmp_path / "table.parquet"
     with pytest.raises(RuntimeError):
-        write(path, failing())
+        write_families(path, failing())
     assert list(tmp_path.iterdir()) == []
     assert len(SCHEMA) == len(FAMILY_FIELDS)
