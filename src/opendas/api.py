@@ -891,7 +891,7 @@ def evaluate(
     from opendas.files.release_folder import ReleaseFolder
     from opendas.metrics.evaluate import evaluate as measure_errors
     from opendas.metrics.output import write_evaluation
-    from opendas.runs.facts import read_truth
+    from opendas.runs.finished_release import read_truth
 
     name = truth.product.name
     if save and release.folder == release.path:
@@ -961,8 +961,7 @@ def compare(
     from opendas.comparison.sources import open_source, truth_source
     from opendas.files.area_files import areas_of
     from opendas.intervals.laws import exact_level
-    from opendas.runs.facts import read_truth
-    from opendas.runs.finished_release import Release
+    from opendas.runs.finished_release import Release, read_truth
 
     opened = [open_source(each.path if isinstance(each, Release) else Path(each)) for each in sources]
     if truth is not None:

@@ -9,6 +9,7 @@ import ast
 import re
 import tomllib
 from collections import defaultdict
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def importers() -> dict[str, set[str]]:
+def importers(*, in_strings: bool = True) -> dict[str, set[str]]:
     """Who imports each module, or names it in a string, as tables of lazy names do."""
     found: dict[str, set[str]] = defaultdict(set)
     for name, path in MODULES.items():
@@ -47,7 +48,7 @@ def importers() -> dict[str, set[str]]:
                 names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             elif isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            elif in_strings and isinstance(node, ast.Constant) and isinstance(node.value, str):
                 names = [node.value]
             else:
                 continue
@@ -69,6 +70,16 @@ def test_the_root_holds_the_public_surface_and_what_everybody_needs() -> None:
         "errors.py",
         "version.py",
     }
+
+
+def test_no_circle_among_modules() -> None:
+    """Of imports inside functions, and of those for annotations alone, either."""
+    edges: dict[str, set[str]] = defaultdict(set)
+    for imported, who in importers(in_strings=False).items():
+        for name in who:
+            if not name.startswith(f"{imported}."):  # its own package, which Python imports first anyway
+                edges[name].add(imported)
+    TopologicalSorter(edges).prepare()
 
 
 def test_no_folder_holds_more_than_fifteen_modules() -> None:

@@ -11,10 +11,7 @@ import numpy as np
 
 from opendas.arrays import Ints
 from opendas.budget.plan import NoiseRow, plan_rows
-from opendas.custody.account import EVALUATE
 from opendas.custody.stamps import UNPROVEN_PART
-from opendas.engines.truth import input_tag
-from opendas.errors import ConfigError
 from opendas.files.mdf.layout import mdf_parts
 from opendas.files.mdf.unit_types import UnitTypes
 from opendas.geography.summary import summarise
@@ -24,11 +21,10 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protected import protection_of
 from opendas.measurement.protection import ProtectionMap
 from opendas.parts import Origin
-from opendas.readers.base import InputData
 from opendas.report.certificate import issue, read_account, read_runs
 from opendas.report.facts import RunFacts
 from opendas.report.pyramids import pyramids
-from opendas.runs.account import account_facts, note_reading, tagger_of
+from opendas.runs.account import account_facts
 from opendas.runs.run import Run
 from opendas.schema.attributes import label_runs
 from opendas.schema.declarations import MAX_PEOPLE_PER_UNIT
@@ -38,7 +34,6 @@ from opendas.version import __version__, commit
 
 if TYPE_CHECKING:
     from opendas.engines.outputs import Solved
-    from opendas.runs.finished_release import Release
 
 
 def _share_counts(plan: MeasurementPlan, level: int) -> dict[object, int]:
@@ -183,26 +178,3 @@ def refresh_certificate(out: Path, release: Path, stamp: str | None = None) -> b
         return False
     issue(release, stamped, account, version=__version__, commit=commit())
     return True
-
-
-def read_truth(releases: Sequence[Release], truth: Run, ledger: Path | None) -> InputData:
-    """Read the truth that releases are judged by, and enter the reading into the account of each."""
-    name = truth.product.name
-    for release in releases:
-        if name not in release.products:
-            raise ConfigError(f"the release holds {', '.join(release.products)}, not {name}.")
-    data = truth.read()
-    for release in releases:
-        frame = release.frame(name)
-        if not (len(frame) == len(data.frame) and bool((frame.geocodes == data.frame.geocodes).all())):
-            raise ConfigError(
-                "the release and the input have different leaves; give the run file it was made with."
-            )
-    tagger = tagger_of(truth, lambda key: input_tag(key, data.histogram))
-    outs = [None if release.folder == release.path else release.path for release in releases]
-    for out in outs or [None]:
-        note_reading(EVALUATE, tagger, out=out, product=name, ledger=ledger)
-    for release, out in zip(releases, outs, strict=True):
-        if out is not None and refresh_certificate(out, release.folder):
-            vars(release).pop("certificate", None)  # it was issued again
-    return data

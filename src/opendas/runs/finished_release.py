@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from opendas.files.area_files import AreaWeights
     from opendas.files.nmf.public_totals import PublicTotals
+    from opendas.readers.base import InputData
+    from opendas.runs.run import Run
     from opendas.tables.figures import FunctionOfCounts
     from opendas.tables.interval_tables import MeasuredProduct
     from opendas.verify.check import Check
@@ -630,3 +632,31 @@ class Release:
         if answers.cells is not None:
             columns["cells"] = pa.LargeListArray.from_arrays(offsets, pa.array(answers.cells))
         return Table(pa.table(columns))
+
+
+def read_truth(releases: Sequence[Release], truth: Run, ledger: Path | None) -> InputData:
+    """Read the truth that releases are judged by, and enter the reading into the account of each."""
+    from opendas.custody.account import EVALUATE
+    from opendas.engines.truth import input_tag
+    from opendas.runs.account import note_reading, tagger_of
+    from opendas.runs.facts import refresh_certificate
+
+    name = truth.product.name
+    for release in releases:
+        if name not in release.products:
+            raise ConfigError(f"the release holds {', '.join(release.products)}, not {name}.")
+    data = truth.read()
+    for release in releases:
+        frame = release.frame(name)
+        if not (len(frame) == len(data.frame) and bool((frame.geocodes == data.frame.geocodes).all())):
+            raise ConfigError(
+                "the release and the input have different leaves; give the run file it was made with."
+            )
+    tagger = tagger_of(truth, lambda key: input_tag(key, data.histogram))
+    outs = [None if release.folder == release.path else release.path for release in releases]
+    for out in outs or [None]:
+        note_reading(EVALUATE, tagger, out=out, product=name, ledger=ledger)
+    for release, out in zip(releases, outs, strict=True):
+        if out is not None and refresh_certificate(out, release.folder):
+            vars(release).pop("certificate", None)  # it was issued again
+    return data

@@ -22,8 +22,8 @@ from opendas.constraints.table import ConstraintTable, invariant_geolevels
 from opendas.custody.account import PLAN
 from opendas.custody.books import known_books
 from opendas.custody.stamps import DOMAIN_FROM_RECORDS
-from opendas.errors import ConfigError, PrivacyError
-from opendas.files.release_folder import is_estimated, tie_to
+from opendas.errors import ConfigError, FormatError, PrivacyError
+from opendas.files.release_folder import ReleasedProduct, is_estimated, tie_to
 from opendas.geography.bypass import LARGEST_FAMILY, bypass_general, bypass_only_children
 from opendas.geography.frame import Frame
 from opendas.geography.recipe import build_spine
@@ -38,6 +38,7 @@ from opendas.runs.account import note_reading, tagger_of
 from opendas.runs.config.load import load_run_file, parse_document
 from opendas.runs.config.model import BudgetSection, RunFile, RunSection
 from opendas.runs.config.product_file import declare_product
+from opendas.runs.config.released import read_released, released_toml
 from opendas.runs.config.resolve import Resolved, resolve
 from opendas.runs.machine import check_cells
 from opendas.sampling.mechanisms import find_mechanism, is_stated
@@ -453,6 +454,19 @@ def load(
         # that frame: it counts as a reading, and not as a choice by the truth.
         note_reading(PLAN, tagger_of(found), product=run.product.name)
     return found
+
+
+def released_run(released: ReleasedProduct) -> Run:
+    """Return the run that a release describes, on its frame and spine: no run file, no input, no key."""
+    path = released.release / "run" / f"{released.name}.toml"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"run/{path.name} is missing or no text. Restore it from the release.") from error
+    run = Run(path, read_released(text, released.product))
+    if released_toml(run.resolved, run.budget) != text:
+        raise FormatError(f"run/{path.name} was changed: it is not the text of the plan that it describes.")
+    return run.on_frame(released.frame, released.spine)
 
 
 def define(

@@ -40,11 +40,10 @@ from opendas.files.replicate_files import (
     replicate_sink,
     write_replicate,
 )
-from opendas.runs.run import Run
+from opendas.runs.run import Run, released_run
 from opendas.runs.simulated.microdata import MicrodataBase
 from opendas.runs.simulated.simulation import Simulation
 from opendas.runs.simulated.starting_counts import StartingCounts, exchanged, with_sums
-from opendas.runs.verification.plan import released_run
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 

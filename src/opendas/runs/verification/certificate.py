@@ -26,8 +26,7 @@ from opendas.readers.base import FRAME_FROM_RECORDS
 from opendas.report.certificate import CERTIFICATE, ReleasedFile, build_certificate, certificate_bytes
 from opendas.report.facts import RunFacts
 from opendas.runs.facts import measured_facts
-from opendas.runs.run import Run
-from opendas.runs.verification.plan import released_run
+from opendas.runs.run import Run, released_run
 from opendas.topdown.model import OWN_ESTIMATORS
 from opendas.verify.check import differing, first_few, require
 from opendas.version import __version__

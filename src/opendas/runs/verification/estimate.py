@@ -31,9 +31,8 @@ from opendas.files.release_folder import ReleasedProduct
 from opendas.files.replicate_files import REPLICATES, ReplicateFile
 from opendas.measurement.noisy import measured_levels
 from opendas.parts import Origin
-from opendas.runs.run import Run
+from opendas.runs.run import Run, released_run
 from opendas.runs.simulated.replicates import Base, check_earlier, draw_replicates
-from opendas.runs.verification.plan import released_run
 from opendas.schema.histogram import Histogram
 from opendas.topdown.family_data import Estimator
 from opendas.topdown.model import WHOLE_TREE
@@ -141,7 +140,7 @@ def estimate_again(
 ) -> Estimation:
     """Estimate a run from the measurements, constraints and spine of a release.
 
-    - `run`: as :func:`opendas.runs.verification.plan.released_run` returns it.
+    - `run`: as :func:`opendas.runs.run.released_run` returns it.
     - `folder`: for results of tasks: noisy and estimated values, public as the release itself.
     - `fits`: in place of the run's, with the same answers.
     """
