@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
 
@@ -44,6 +44,21 @@ class BudgetSpec:
     mechanism: Mechanism = Mechanism.DISCRETE_GAUSSIAN
     neighbours: Neighbours = Neighbours.BOUNDED
     source: str | None = None
+
+    def stating(
+        self, total: Fraction, geolevels: Shares, queries: Mapping[str, Mapping[str, Fraction]]
+    ) -> BudgetSpec:
+        """Return the budget with all its numbers written out, instead of a preset."""
+        gaussian = self.mechanism.is_zcdp
+        return replace(
+            self,
+            preset=None,
+            rho=total if gaussian else None,
+            epsilon=None if gaussian else total,
+            geolevels=geolevels,
+            queries=queries,
+            normalise=False,
+        )
 
 
 def resolve_budget(

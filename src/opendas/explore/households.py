@@ -108,19 +108,6 @@ def config_fields(config: Config) -> Typed:
     return found
 
 
-def first_version_fields(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a plan as the first version of kept states grouped them."""
-    found = {name: value for name, value in plan.items() if name not in ("tau", "on", "values")}
-    found |= {f"tau.{table}": text for table, text in plan["tau"].items()}
-    found |= {
-        name: "1" if level.name in plan["on"] else "" for name, level in zip(TICKS, LEVELS, strict=True)
-    }
-    for table in TABLES:
-        texts = zip(table.levels, plan["values"][table.name], strict=True)
-        found |= {value_field(table.name, level.name): text for level, text in texts}
-    return found
-
-
 def _budget_text(budget: Fraction) -> str:
     return decimal_text(budget, _DECIMALS) or str(budget)
 

@@ -20,7 +20,6 @@ from markupsafe import Markup, escape
 
 from opendas.errors import ConfigError
 from opendas.explore.fields import Problems, Typed, sum_sentence
-from opendas.explore.households import first_version_fields
 
 PREFIXES: Final = ("a", "b")
 """Of the fields of the first and the second plan."""
@@ -116,32 +115,12 @@ def read_link(text: str) -> dict[str, Any]:
 
 
 def state_document(document: object) -> dict[str, Any]:
-    """Check that plain data are a state of this version, or bring those of the first version up to it."""
+    """Check that plain data are a state of this version."""
     if not isinstance(document, dict) or "opendas-explore" not in document:
         raise ConfigError("This is no state of opendas explore.")
-    if document["opendas-explore"] == 1:
-        return _of_first_version(document)
     if document["opendas-explore"] != FORMAT:
         raise ConfigError("The state was written by another version of opendas explore.")
     return document
-
-
-def _of_first_version(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the fields of a plan, which the first version grouped, by their names in the form."""
-    try:
-        plans = [
-            first_version_fields(plan) if document["page"] == "phsafe" else _first_budget_fields(plan)
-            for plan in document["plans"]
-        ]
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise ConfigError(_BROKEN) from None
-    return {**document, "opendas-explore": FORMAT, "plans": plans}
-
-
-def _first_budget_fields(plan: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: value for name, value in plan.items() if name not in ("levels", "shares")}
-    found |= {f"l{i}": text for i, text in enumerate(plan["levels"])}
-    return found | {f"q{i}.{j}": text for i, row in enumerate(plan["shares"]) for j, text in enumerate(row)}
 
 
 @dataclass(frozen=True, slots=True)

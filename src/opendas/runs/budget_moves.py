@@ -222,17 +222,7 @@ class _Adviser:
         shares = dict(budget.geolevels)
         shares[above] -= part
         shares[below] += part
-        resolved = self.run.resolved
-        gaussian = budget.mechanism.is_zcdp
-        spec = replace(
-            resolved.budget,
-            preset=None,
-            normalise=False,
-            rho=budget.total if gaussian else None,
-            epsilon=None if gaussian else budget.total,
-            geolevels=shares,
-            queries={name: dict(level) for name, level in budget.queries.items()},
-        )
+        spec = self.run.resolved.budget.stating(budget.total, shares, budget.queries)
         run = self.run.changed(budget=spec)
         text = f"{float(part):.3g} of the loss from {above} to {below}"
         return self._move("between", text, run.plan, run.protection, {})

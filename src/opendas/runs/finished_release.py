@@ -43,78 +43,12 @@ def _codes(frame: pd.DataFrame) -> list[str]:
     return list(frame["geocode" if "geocode" in frame.columns else "GEOID"])
 
 
-class NoisyFile:
-    """Published noisy measurements: estimates and intervals, from nothing confidential.
-
-    Parameters
-    ----------
-    path : path
-        An output folder, its ``release/``, a folder ``measurements/<product>``, or a noisy measurement file
-        of the Bureau's layout (a folder with ``State.parquet`` and so on).
-    product : str, optional
-        Which product of a release, where a query alone does not decide.
-    state : str, optional
-        Name, postal or FIPS code: of a measurement file of the Bureau's layout, the only state that is read.
-
-    others : sequence of path, optional
-        Further files of the Bureau's layout of the same census: redistricting and DHC, persons and units.
-        Estimates then come from all that say something about the question.
-    totals : path, optional
-        Published table with what those files leave out: people of states and housing units of blocks, as
-        :func:`opendas.readers.public_totals.read_public_totals` reads it.
-    progress : callable(stage, done, total), optional
-        Told what is read of files of the Bureau's layout.
-
-    Notes
-    -----
-    Measurements are read when the first question is asked, once for each product.
-    """
-
-    def __init__(
-        self,
-        path: str | Path,
-        product: str | None = None,
-        state: str | None = None,
-        others: Sequence[str | Path] = (),
-        totals: str | Path | None = None,
-        progress: Callable[[str, int, int], None] | None = None,
-    ) -> None:
-        self.path = Path(path)
-        self._progress = progress
-        self._others = tuple(Path(other) for other in others)
-        self._totals = None if totals is None else Path(totals)
-        self._product = product
-        self._state = None if state is None else find_state(state).fips
-        self._open: dict[bytes, MeasuredProduct] = {}
-        self._asked: dict[str, tuple[MeasuredProduct, str]] = {}
-
-    def __repr__(self) -> str:
-        return f"NoisyFile({', '.join(path.name for path in (self.path, *self._others))})"
+class IntervalEstimates:
+    """Estimates of true counts, with intervals, from noisy measurements: nothing confidential."""
 
     def _measured(self, query: str) -> tuple[MeasuredProduct, str]:
-        from opendas.tables.interval_tables import open_measured, open_together
-
-        if query in self._asked:
-            return self._asked[query]
-        if self._others or self._totals is not None:
-            paths = (self.path, *self._others)
-            self._asked[query] = open_together(paths, query, self._state, self._public, self._progress)
-        else:
-            measured, name = open_measured(self.path, query, self._product, self._state, self._progress)
-            self._asked[query] = self._open.setdefault(measured.key, measured), name
-        return self._asked[query]
-
-    @cached_property
-    def _public(self) -> PublicTotals | None:
-        from opendas.readers.public_totals import read_public_totals
-
-        return None if self._totals is None else read_public_totals(self._totals)
-
-    def labels(self, query: str) -> dict[str, str]:
-        """Return what each cell of a table or query group counts, in words, by its name."""
-        measured, name = self._measured(query)
-        table = measured.table(name)
-        return dict(zip(table.columns, table.labels, strict=True))
+        """Return the measurements of the product that knows a query, and the query's name there."""
+        raise NotImplementedError
 
     def intervals(
         self,
@@ -186,7 +120,80 @@ class NoisyFile:
         return Table(measured.of_areas(name, areas, exact, selected=selected))
 
 
-class Release:
+class NoisyFile(IntervalEstimates):
+    """Published noisy measurements: estimates and intervals, from nothing confidential.
+
+    Parameters
+    ----------
+    path : path
+        An output folder, its ``release/``, a folder ``measurements/<product>``, or a noisy measurement file
+        of the Bureau's layout (a folder with ``State.parquet`` and so on).
+    product : str, optional
+        Which product of a release, where a query alone does not decide.
+    state : str, optional
+        Name, postal or FIPS code: of a measurement file of the Bureau's layout, the only state that is read.
+    others : sequence of path, optional
+        Further files of the Bureau's layout of the same census: redistricting and DHC, persons and units.
+        Estimates then come from all that say something about the question.
+    totals : path, optional
+        Published table with what those files leave out: people of states and housing units of blocks, as
+        :func:`opendas.readers.public_totals.read_public_totals` reads it.
+    progress : callable(stage, done, total), optional
+        Told what is read of files of the Bureau's layout.
+
+    Notes
+    -----
+    Measurements are read when the first question is asked, once for each product.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        product: str | None = None,
+        state: str | None = None,
+        others: Sequence[str | Path] = (),
+        totals: str | Path | None = None,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self._progress = progress
+        self._others = tuple(Path(other) for other in others)
+        self._totals = None if totals is None else Path(totals)
+        self._product = product
+        self._state = None if state is None else find_state(state).fips
+        self._open: dict[bytes, MeasuredProduct] = {}
+        self._asked: dict[str, tuple[MeasuredProduct, str]] = {}
+
+    def __repr__(self) -> str:
+        return f"NoisyFile({', '.join(path.name for path in (self.path, *self._others))})"
+
+    def _measured(self, query: str) -> tuple[MeasuredProduct, str]:
+        from opendas.tables.interval_tables import open_measured, open_together
+
+        if query in self._asked:
+            return self._asked[query]
+        if self._others or self._totals is not None:
+            paths = (self.path, *self._others)
+            self._asked[query] = open_together(paths, query, self._state, self._public, self._progress)
+        else:
+            measured, name = open_measured(self.path, query, self._product, self._state, self._progress)
+            self._asked[query] = self._open.setdefault(measured.key, measured), name
+        return self._asked[query]
+
+    @cached_property
+    def _public(self) -> PublicTotals | None:
+        from opendas.readers.public_totals import read_public_totals
+
+        return None if self._totals is None else read_public_totals(self._totals)
+
+    def labels(self, query: str) -> dict[str, str]:
+        """Return what each cell of a table or query group counts, in words, by its name."""
+        measured, name = self._measured(query)
+        table = measured.table(name)
+        return dict(zip(table.columns, table.labels, strict=True))
+
+
+class Release(IntervalEstimates):
     """An output folder with a finished run, or what was published of it.
 
     Parameters
@@ -530,30 +537,8 @@ class Release:
     def _noisy(self) -> NoisyFile:
         return NoisyFile(self.path)
 
-    def intervals(
-        self,
-        query: str,
-        *,
-        geolevel: str,
-        level: str | float | Fraction = "0.90",
-        selected: bool = False,
-    ) -> Table:
-        """Return estimates and intervals at a geolevel or entity category; see :class:`NoisyFile`."""
-        return self._noisy.intervals(query, geolevel=geolevel, level=level, selected=selected)
-
-    def interval(
-        self,
-        query: str,
-        *,
-        blocks: Any,
-        level: str | float | Fraction = "0.90",
-        skip_unknown: bool = False,
-        selected: bool = False,
-    ) -> Table:
-        """Return estimates and intervals for sets of leaves; see :class:`NoisyFile`."""
-        return self._noisy.interval(
-            query, blocks=blocks, level=level, skip_unknown=skip_unknown, selected=selected
-        )
+    def _measured(self, query: str) -> tuple[MeasuredProduct, str]:
+        return self._noisy._measured(query)
 
     def credible(
         self,
@@ -576,7 +561,7 @@ class Release:
         geolevel : str, optional
             Geolevel or entity category; or else `blocks`.
         blocks : path, sequence of geocodes, or frame
-            As of :meth:`NoisyFile.interval`.
+            As of :meth:`interval`.
         level : str, float or Fraction
         workers : int, optional
             Processes that estimate again.
@@ -585,7 +570,7 @@ class Release:
         Returns
         -------
         Table
-            As of :meth:`NoisyFile.intervals`: mean and variance of the posterior, and an interval, null where
+            As of :meth:`intervals`: mean and variance of the posterior, and an interval, null where
             an area has people in a family that kept least squares.
 
         Raises
@@ -600,7 +585,7 @@ class Release:
         from opendas.runs.verification.credible import areas_at, credible_intervals
 
         exact = exact_level(level)
-        measured, name = self._noisy._measured(query)
+        measured, name = self._measured(query)
         measured.table(name)
         if geolevel is not None:
             areas = areas_at(measured, geolevel)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,7 @@ class PlanTable:
 
     Parameters
     ----------
-    plan : MeasurementPlan
+    run : Run
     rows : tuple of NoiseRow
         One per distinct share.
     warnings : tuple of str
@@ -61,19 +61,13 @@ class PlanTable:
         none for more than :data:`GAIN_CELLS` cells.
     protection : Protection or None
         What the exact facts leave protected.
-    forecast : callable, optional
-        Measures and returns what the run is expected to need, with the workers that it would have by itself.
-    tried : callable, optional
-        Tries the run on synthetic counts of a part of its frame: how far off released counts were.
-    sparse : callable, optional
-        Says whether records are too few for the cells, and which plans would do.
-    other : callable, optional
-        Tries the run with the other estimator, or says why it is not tried.
+    records : float or None
+        About how many records there are.
     companion : PlanTable or None
         Of the product's second histogram, which the same run measures first.
     """
 
-    plan: MeasurementPlan
+    run: Run
     rows: tuple[NoiseRow, ...]
     warnings: tuple[str, ...]
     stamps: tuple[str, ...]
@@ -81,11 +75,30 @@ class PlanTable:
     source: str | None = None
     gains: tuple[GainRow, ...] = ()
     protection: Protection | None = None
-    forecast: Callable[[], Forecast] | None = None
-    tried: Callable[[], Tried] | None = None
-    sparse: Callable[[], str | None] | None = None
-    other: Callable[[], OtherEstimator | str | None] | None = None
+    records: float | None = None
     companion: PlanTable | None = None
+
+    @property
+    def plan(self) -> MeasurementPlan:
+        """What would be asked, with what noise."""
+        return self.run.plan
+
+    def forecast(self) -> Forecast:
+        """Measure what the run is expected to need, with the workers that it would have by itself."""
+        plan, estimator = self.plan, self.run.resolved.estimator
+        return forecast_run(
+            plan,
+            estimator,
+            workers_for(len(plan.spine.leaf), plan.product.schema.size),
+            full=RunOptions().stored(plan, estimator) == "full",
+            geounit_seconds=measure_small_run(self.run, self.records),
+            records=self.records,
+        )
+
+    def tried(self) -> Tried:
+        """Try the run on synthetic counts of a part of its frame: how far off released counts were."""
+        trial = Trial.of(self.run, self.records)
+        return Tried((), ()) if trial is None else trial.tried()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer of ``opendas plan --json``."""
@@ -99,9 +112,10 @@ class PlanTable:
                 "companion": {"product": self.companion.plan.product.name, **self.companion.to_dict()},
                 "together": _loss(budget, together),
             }
-        tried = Tried((), ()) if self.tried is None else self.tried()
-        sparse = None if self.sparse is None else self.sparse()
-        other = None if self.other is None else self.other()
+        tried = self.tried()
+        records = RECORDS * len(self.run.frame) if self.records is None else self.records
+        sparse = sparse_warning(self.run, records)
+        other = other_estimator(self.run, self.records)
         return {
             **_loss(budget, budget.total),
             "product": self.plan.product.name,
@@ -119,7 +133,7 @@ class PlanTable:
             "gains": [row.to_dict() for row in self.gains],
             "protection": None if self.protection is None else self.protection.to_dict(),
             "tried": [row.to_dict() for row in tried.rows],
-            "forecast": None if self.forecast is None else self.forecast().to_dict(),
+            "forecast": self.forecast().to_dict(),
             **both,
         }
 
@@ -176,42 +190,17 @@ def make_plan(run: Run, records: float | None = None) -> PlanTable:
     gains: tuple[GainRow, ...] = ()
     if run.resolved.estimator != "block-by-block" and run.product.schema.size <= GAIN_CELLS:
         gains = gain_rows(error, run.product.query_names)
-    workers = workers_for(len(plan.spine.leaf), plan.product.schema.size)
-    warnings = tuple(_warnings(run, plan))
-
-    def forecast() -> Forecast:
-        seconds = measure_small_run(run, records)
-        full = RunOptions().stored(plan, run.resolved.estimator) == "full"
-        return forecast_run(
-            plan, run.resolved.estimator, workers, full=full, geounit_seconds=seconds, records=records
-        )
-
-    def tried() -> Tried:
-        trial = Trial.of(run, records)
-        return Tried((), ()) if trial is None else trial.tried()
-
-    def sparse() -> str | None:
-        return sparse_warning(run, RECORDS * len(run.frame) if records is None else records)
-
-    def other() -> OtherEstimator | str | None:
-        return other_estimator(run, records)
-
-    rows = noise_rows(plan)
-    companion = None if run.companion is None else make_plan(run.companion)
     return PlanTable(
-        plan,
-        rows,
-        warnings,
+        run,
+        noise_rows(plan),
+        tuple(_warnings(run, plan)),
         stamps,
         expected,
         source,
         gains,
         protection,
-        forecast,
-        tried,
-        sparse,
-        other,
-        companion,
+        records,
+        None if run.companion is None else make_plan(run.companion),
     )
 
 

@@ -18,7 +18,6 @@ from opendas.explore.household_page import HouseholdPage, household_state
 from opendas.explore.households import value_field
 from opendas.explore.page import State, read_link, state_document, write_link
 from opendas.explore.subjects import stand_in
-from opendas.phsafe.tables import TABLES
 
 PAGE, HOUSEHOLDS = BudgetPage(), HouseholdPage()
 START = budget_state(stand_in("state-units"))
@@ -50,29 +49,11 @@ def test_household_states_come_back(text: str, on: bool) -> None:
     assert HOUSEHOLDS.from_document(read_link(write_link(state.to_document()))) == state
 
 
-def test_states_of_the_first_version_come_back() -> None:
-    """A link or file that someone has kept from before still opens."""
-    fields = START.plans[0]
-    plan = {name: fields[name] for name in ("mechanism", "neighbours", "total", "delta")}
-    plan["levels"] = [fields[f"l{i}"] for i in range(len(START.about["geolevels"]))]
-    queries = range(len(START.about["queries"]))
-    plan["shares"] = [[fields[f"q{i}.{j}"] for j in queries] for i in range(len(plan["levels"]))]
-    document = {**START.to_document(), "opendas-explore": 1, "plans": [plan, plan]}
-    assert PAGE.from_document(read_link(write_link(document))).plans == (fields, fields)
-    state = HOUSEHOLDS.started("budgets")
-    fields = state.plans[0]
-    plan = {name: text for name, text in fields.items() if "." not in name}
-    plan["tau"] = {name[4:]: text for name, text in fields.items() if name.startswith("tau.")}
-    plan["on"] = ["usa_*", "usa_A-G", "usa_H,I", "state_A-G", "state_*", "state_H,I"]
-    plan["values"] = {
-        table.name: [text for name, text in fields.items() if name.startswith(f"v.{table.name}.")]
-        for table in TABLES
-    }
-    document = {"opendas-explore": 1, "page": "phsafe", "plans": [plan]}
-    assert HOUSEHOLDS.from_document(state_document(document)) == state
-    for broken in ({**document, "plans": [3]}, {**document, "plans": [{**plan, "values": {}}]}):
-        with pytest.raises(ConfigError, match="damaged"):
-            state_document(broken)
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_state_of_another_version_is_refused(version: int) -> None:
+    document = {**START.to_document(), "opendas-explore": version}
+    with pytest.raises(ConfigError, match="another version"):
+        read_link(write_link(document))
 
 
 @settings(max_examples=examples(150))

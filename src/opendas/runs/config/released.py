@@ -6,7 +6,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -204,16 +204,9 @@ def _declaration(product: Product) -> list[str]:
     for zero in product.structural_zeros:
         lines += _table("[[structural_zeros]]", dict(zero.levels))
     for invariant in product.invariants:
-        lines += _table("[[invariants]]", {"query": invariant.query, "geolevel": invariant.geolevel})
+        lines += _table("[[invariants]]", asdict(invariant))
     for bound in product.bounds:
-        limits = {
-            "query": bound.query,
-            "cell": bound.cell,
-            "column": bound.column,
-            "lower": bound.lower,
-            "upper": bound.upper,
-        }
-        lines += _table("[[bounds]]", limits)
+        lines += _table("[[bounds]]", asdict(bound))
     for one in product.linear:
         lines += _table("[[constraints]]", one.to_dict())
     if product.tied is not None:

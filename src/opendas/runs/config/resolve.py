@@ -367,18 +367,9 @@ def _parts(whole: Resolved, companion: Product) -> tuple[BudgetSpec, BudgetSpec]
                 f"{', '.join(companion.schema.names)} is for {companion.name}, all else for "
                 f"{whole.product.name}. Give both a share in [budget.queries]."
             )
-    parts = budget.part(own), budget.part(second)
-    rho = spec.mechanism.is_zcdp
     one, other = (
-        replace(
-            spec,
-            rho=part.total if rho else None,
-            epsilon=None if rho else part.total,
-            geolevels=part.geolevels,
-            queries=part.queries,
-            normalise=False,
-        )
-        for part in parts
+        replace(spec.stating(part.total, part.geolevels, part.queries), preset=spec.preset)
+        for part in (budget.part(own), budget.part(second))
     )
     return one, other
 

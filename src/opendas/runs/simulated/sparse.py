@@ -115,16 +115,7 @@ def _fewer_attributes(run: Run) -> Iterator[tuple[str, Run]]:
 
 
 def _budget(run: Run, total: Fraction, queries: Mapping[str, Mapping[str, Fraction]]) -> BudgetSpec:
-    gaussian = run.budget.mechanism.is_zcdp
-    return replace(
-        run.resolved.budget,
-        preset=None,
-        rho=total if gaussian else None,
-        epsilon=None if gaussian else total,
-        geolevels=run.budget.geolevels,
-        queries=queries,
-        normalise=False,
-    )
+    return run.resolved.budget.stating(total, run.budget.geolevels, queries)
 
 
 def _with_attributes(run: Run, names: list[str]) -> Run | None:
