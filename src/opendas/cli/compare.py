@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from opendas.cli.options import FILE, PATH, json_option, ledger_option
-from opendas.cli.output import emit_json, message, text_table
+from opendas.cli.options import FILE, PATH, json_option, ledger_option, listed
+from opendas.cli.output import echo_paths, emit_json, message, text_table
 
 
 @click.command("compare")
@@ -33,13 +33,10 @@ def compare_command(
     sources: tuple[Path, ...],
     truth: Path | None,
     geometry: tuple[Path, ...],
-    blocks: Path | None,
     tables: tuple[str, ...],
-    geolevels: tuple[str, ...],
-    level: str,
     to: Path,
-    ledger: Path | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Put counts of the same places beside each other: a long table, and a page with a map.
 
@@ -54,18 +51,15 @@ def compare_command(
     comparison = opendas.compare(
         *sources,
         truth=None if truth is None else opendas.load(truth),
-        tables=[name.strip() for name in ",".join(tables).split(",") if name.strip()],
-        geolevels=geolevels,
-        blocks=blocks,
-        level=level,
-        ledger=ledger,
+        tables=listed(tables),
+        **options,
     )
     written = opendas.write_comparison(comparison, to, geometry=geometry)
     summary: dict[str, Any] = comparison.summary
     if comparison.confidential:
         message("This compares with the confidential data: all of it is confidential. Do not publish it.")
     if as_json:
-        emit_json({**summary, "files": [str(path) for path in written]})
+        emit_json({**summary, "files": written})
         return
     for product in summary["products"]:
         rows = [row for row in product["bias"] if row["group"] == "total" and row["size"] is None]
@@ -73,8 +67,7 @@ def compare_command(
         click.echo(
             text_table(rows, ["geolevel", "source", "geounits", "mean_difference", "mean_abs_difference"])
         )
-    for path in written:
-        click.echo(str(path))
+    echo_paths(written)
 
 
 @click.command("swap")

@@ -229,6 +229,11 @@ engine_options = together(
 )
 
 
+def listed(given: tuple[str, ...]) -> list[str]:
+    """Return names that an option lists, separated by commas or by its being repeated."""
+    return [name.strip() for name in ",".join(given).split(",") if name.strip()]
+
+
 def check_engine(engine: str, master: str | None) -> None:
     """Refuse a master that nobody would go to."""
     if master is not None and engine != "spark":

@@ -60,6 +60,12 @@ def echo_protection(record: Mapping[str, Any]) -> None:
     )
 
 
+def echo_paths(paths: Iterable[Path]) -> None:
+    """Write paths to stdout, one a line."""
+    for path in paths:
+        click.echo(str(path))
+
+
 def message(text: str) -> None:
     """Write a message to stderr."""
     click.echo(text, err=True)

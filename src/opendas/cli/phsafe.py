@@ -24,6 +24,7 @@ from opendas.cli.options import (
     resume_option,
     seed_option,
     sign_options,
+    together,
 )
 from opendas.cli.output import Progress, emit_json, message, text_table
 from opendas.errors import DataError, Finding
@@ -33,6 +34,24 @@ if TYPE_CHECKING:
 
 _FURTHER = re.compile(r"\(([0-9]+) further lines\)$")
 _DETAIL = re.compile(r" \((?:its unit: .*|[0-9]+ further lines)\)$")
+
+
+bound_options = together(
+    click.option(
+        "--truncation",
+        type=click.Choice(["keyed", "tumult-0.12"]),
+        default="keyed",
+        show_default=True,
+        help="Who is kept of a household above tau: by a secret key, or in the published program's order.",
+    ),
+    click.option(
+        "--sensitivity",
+        type=click.Choice(["paper", "tight"]),
+        default="paper",
+        show_default=True,
+        help="The bound that noise is made for: the published 2 tau + 2, or the tight one.",
+    ),
+)
 
 
 @click.command("phsafe")
@@ -46,20 +65,7 @@ _DETAIL = re.compile(r" \((?:its unit: .*|[0-9]+ further lines)\)$")
     show_default=True,
     help="Private tables, exact counts for the owner's eyes, or a check of configuration and data only.",
 )
-@click.option(
-    "--truncation",
-    type=click.Choice(["keyed", "tumult-0.12"]),
-    default="keyed",
-    show_default=True,
-    help="Who is kept of a household above tau: by a secret key, or in the published program's order.",
-)
-@click.option(
-    "--sensitivity",
-    type=click.Choice(["paper", "tight"]),
-    default="paper",
-    show_default=True,
-    help="The bound that noise is made for: the published 2 tau + 2, or the tight one.",
-)
+@bound_options
 @click.option(
     "--engine",
     type=click.Choice(["local", "spark"]),
@@ -85,16 +91,12 @@ def phsafe_command(
     """
     from opendas.phsafe.folder import PRODUCT
     from opendas.phsafe.run import HouseholdOptions, run_exact, run_private, validate_input
-    from opendas.phsafe.sensitivity import Sensitivity
-    from opendas.phsafe.truncation import Truncation
 
     check_engine(options["engine"], options["master"])
     _check_usage(mode, out, options)
     file, ask = options.pop("key_passphrase_file"), options.pop("ask_passphrase")
     options["passphrase"] = None if out is None else given_passphrase(file, ask, out, PRODUCT)
     sign = open_signing_key(options.pop("sign"), options.pop("sign_passphrase_file"))
-    options["sensitivity"] = Sensitivity(options["sensitivity"])
-    options["truncation"] = Truncation(options["truncation"])
     refused: Sequence[Finding] = ()
     inconsistent: list[Finding] = []
     with Progress() as progress:
@@ -282,30 +284,10 @@ _CONFIDENTIAL = (
 )
 @click.option("--out", type=PATH, help="Folder for the report in the published layout.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first trial.")
-@click.option(
-    "--truncation",
-    type=click.Choice(["keyed", "tumult-0.12"]),
-    default="keyed",
-    show_default=True,
-    help="As in opendas phsafe.",
-)
-@click.option(
-    "--sensitivity",
-    type=click.Choice(["paper", "tight"]),
-    default="paper",
-    show_default=True,
-    help="As in opendas phsafe.",
-)
+@bound_options
 @json_option
 def phsafe_accuracy_command(
-    config: Path,
-    data: Path,
-    trials: int,
-    out: Path | None,
-    seed: int,
-    truncation: str,
-    sensitivity: str,
-    as_json: bool,
+    config: Path, data: Path, trials: int, out: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Measure the error of the tables that CONFIG.json gives, on data that need no protection.
 
@@ -316,18 +298,10 @@ def phsafe_accuracy_command(
     """
     from opendas.phsafe.accuracy import run_accuracy, write_report
     from opendas.phsafe.run import HouseholdOptions
-    from opendas.phsafe.sensitivity import Sensitivity
-    from opendas.phsafe.truncation import Truncation
 
     message(_CONFIDENTIAL)
     with Progress() as progress:
-        options = HouseholdOptions(
-            sensitivity=Sensitivity(sensitivity),
-            truncation=Truncation(truncation),
-            seed=seed,
-            progress=progress,
-        )
-        rows = run_accuracy(config, data, trials, options)
+        rows = run_accuracy(config, data, trials, HouseholdOptions(**options, progress=progress))
     if out is not None:
         message(f"written: {write_report(out, rows)}")
     if as_json:

@@ -19,13 +19,14 @@ from opendas.cli.options import (
     domain_option,
     json_option,
     ledger_option,
+    listed,
     open_signing_key,
     out_argument,
     remember_out,
     sign_options,
     together,
 )
-from opendas.cli.output import Progress, emit_json, message, text_table
+from opendas.cli.output import Progress, echo_paths, emit_json, message, text_table
 
 if TYPE_CHECKING:
     from opendas import PublishedMicrodata, Release
@@ -87,17 +88,7 @@ def _exact_question(blocks: Path | None, geolevel: str | None, level: str) -> Fr
     help="Processes of --rederive. Default: two, if there are two cores.",
 )
 @json_option
-def verify_command(
-    out: Path,
-    config: Path | None,
-    allow_seeded: bool,
-    allow_domain_from_records: bool,
-    rederive: bool,
-    signed_by: Path | None,
-    tied: Path | None,
-    workers: int | None,
-    as_json: bool,
-) -> None:
+def verify_command(out: Path, config: Path | None, as_json: bool, **options: Any) -> None:
     """Check a release from its own files: digests, budgets, microdata, constraints. Exit code 0 or 1.
 
     OUT is an output folder, or a copy of its release/. With --rederive the microdata are estimated again from
@@ -113,26 +104,19 @@ def verify_command(
     from opendas.custody.signing_key import PublicKey
     from opendas.phsafe.verify import holds_household_tables, verify_output, verify_published
 
+    signed_by, tied = options["signed_by"], options.pop("tied")
     if config is not None:
-        if rederive or signed_by is not None:
+        if options["rederive"] or signed_by is not None:
             raise click.UsageError("--config goes with neither --rederive nor --signed-by.")
         checks = verify_published(out, config)
     elif holds_household_tables(out):
-        key = None if signed_by is None else PublicKey.load(signed_by)
-        checks = verify_output(
-            out, allow_seeded=allow_seeded, signed_by=key, rederive=rederive, workers=workers
-        )
+        options["signed_by"] = None if signed_by is None else PublicKey.load(signed_by)
+        del options["allow_domain_from_records"]  # their labels are those of the published program
+        checks = verify_output(out, **options)
     else:
+        earlier = None if tied is None else opendas.Release(tied)
         with Progress() as progress:
-            checks = opendas.Release(out).verify(
-                allow_seeded=allow_seeded,
-                allow_domain_from_records=allow_domain_from_records,
-                rederive=rederive,
-                signed_by=signed_by,
-                tied=None if tied is None else opendas.Release(tied),
-                workers=workers,
-                progress=progress,
-            )
+            checks = opendas.Release(out).verify(**options, tied=earlier, progress=progress)
     good = all(check.ok for check in checks)
     if as_json:
         rows = [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in checks]
@@ -169,7 +153,6 @@ def verify_command(
 @click.option("--plans", is_flag=True, help="Each column of that file is a plan, or each file of a folder.")
 @click.option(
     "--format",
-    "file_format",
     type=click.Choice(["parquet", "csv", "pl94"]),
     default="parquet",
     show_default=True,
@@ -194,15 +177,11 @@ def tabulate_command(
     out: Path,
     tables: tuple[str, ...],
     geolevels: tuple[str, ...],
-    blocks: Path | None,
-    plans: bool,
-    file_format: str,
     intervals: str | None,
-    long: bool,
-    allow_derived: bool,
     to: Path | None,
     sign: Path | None,
     sign_passphrase_file: Path | None,
+    **options: Any,
 ) -> None:
     """Write tables of a release, each cell with its margin of error where one is known.
 
@@ -214,7 +193,7 @@ def tabulate_command(
     import opendas
 
     exact = None if intervals is None else opendas.exact_level(intervals)
-    names = [name.strip() for name in ",".join(tables).split(",") if name.strip()]
+    names = listed(tables)
     if not names:
         raise click.UsageError("--tables names no table.")
     if sign is not None and to is not None:
@@ -225,19 +204,14 @@ def tabulate_command(
     written = opendas.tabulate(
         release,
         tables=names,
-        geolevel=[level.strip() for level in ",".join(geolevels).split(",") if level.strip()],
-        blocks=blocks,
-        plans=plans,
-        format=file_format,
+        geolevel=listed(geolevels),
         intervals=exact,
-        long=long,
-        allow_derived=allow_derived,
         to=to,
+        **options,
     )
     if sign_again is not None:
         sign_again(out)
-    for path in written:
-        click.echo(str(path))
+    echo_paths(written)
 
 
 microdata_options = together(
@@ -293,17 +267,12 @@ def _published(out: Path, run_file: Path | None, to: Path | None) -> Release | P
 @json_option
 def replicates_command(
     out: Path,
-    runs: int,
-    product: str | None,
-    seed: int,
-    workers: int | None,
-    resume: bool,
-    microdata: Path | None,
     published: Path | None,
     tied: Path | None,
     run_file: Path | None,
     to: Path | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Simulate the release from its own published counts; the spread is the error of what was published.
 
@@ -319,35 +288,24 @@ def replicates_command(
     import opendas
 
     if published is not None:
-        if run_file is not None or microdata is not None or tied is not None:
+        if run_file is not None or options["microdata"] is not None or tied is not None:
             raise click.UsageError("--published draws nothing: give neither --run, --tied nor --microdata.")
+        drawn = {}
         with Progress() as progress:
-            files = opendas.PublishedMicrodata(out, None, to).take_replicates(published, product, progress)
-        if as_json:
-            emit_json({"files": {name: str(path) for name, path in files.items()}})
-            return
-        for path in files.values():
-            click.echo(str(path))
-        return
-    if run_file is None:
-        remember_out(out)
-    with Progress() as progress:
-        files = opendas.replicates(
-            _published(out, run_file, to),
-            runs=runs,
-            product=product,
-            seed=seed,
-            workers=workers,
-            resume=resume,
-            microdata=microdata,
-            tied=None if tied is None else opendas.Release(tied),
-            progress=progress,
-        )
+            own = opendas.PublishedMicrodata(out, None, to)
+            files = own.take_replicates(published, options["product"], progress)
+    else:
+        if run_file is None:
+            remember_out(out)
+        drawn = {name: options[name] for name in ("runs", "seed")}
+        earlier = None if tied is None else opendas.Release(tied)
+        with Progress() as progress:
+            source = _published(out, run_file, to)
+            files = opendas.replicates(source, tied=earlier, progress=progress, **options)
     if as_json:
-        emit_json({"runs": runs, "seed": seed, "files": {name: str(path) for name, path in files.items()}})
-        return
-    for path in files.values():
-        click.echo(str(path))
+        emit_json({**drawn, "files": files})
+    else:
+        echo_paths(files.values())
 
 
 @click.command("margin")
@@ -768,7 +726,6 @@ def export_command(out: Path, file_format: str, product: str | None, state: str 
     else:
         export = opendas.export_measurements if file_format == "nmf" else opendas.export_microdata
         paths = export(out, to, product=product)
-    for path in paths:
-        click.echo(str(path))
+    echo_paths(paths)
     if left_out:
         message(f"Left out, with too many cells for a table: {', '.join(left_out)}.")

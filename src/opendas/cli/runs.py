@@ -216,12 +216,6 @@ def _ask_about_runs_beside(run: Run, run_file: Path, out: Path) -> None:
 def estimate_command(
     paths: tuple[Path, ...],
     from_nmf: tuple[Path, ...],
-    frame: tuple[Path, ...],
-    totals: Path | None,
-    state: str | None,
-    estimator: str | None,
-    budget: tuple[str, ...],
-    tie: Path | None,
     out: Path | None,
     to: Path | None,
     as_json: bool,
@@ -240,7 +234,8 @@ def estimate_command(
     import opendas
 
     check_engine(options["engine"], options["master"])
-    run_file = _only_run_file(paths, from_nmf, frame, totals, state, estimator, budget, tie)
+    published = {name: options.pop(name) for name in _WITH_PUBLISHED}
+    run_file = None if from_nmf else _only_run_file(paths, published)
     if out is not None and to is not None:
         raise click.UsageError("--to is the same as --out; give one of them.")
     if run_file is None and out is None and to is None:
@@ -254,34 +249,25 @@ def estimate_command(
             opendas.estimate(run, out=folder, progress=progress, **options)
             product = run.product.name
         else:
-            release = opendas.estimate_published(
-                (*from_nmf, *paths),
-                folder,
-                frame=frame,
-                estimator=estimator or "topdown",
-                state=state,
-                totals=totals,
-                budget=budget,
-                tie=tie,
-                progress=progress,
-                **options,
-            )
+            given = {name: value for name, value in published.items() if value}
+            files = (*from_nmf, *paths)
+            release = opendas.estimate_published(files, folder, progress=progress, **given, **options)
             product = release.products[-1]
     if sign is not None:
         sign(folder)
     _answer(folder, product, time.monotonic() - started, as_json)
 
 
-def _only_run_file(paths: tuple[Path, ...], from_nmf: tuple[Path, ...], *others: object) -> Path | None:
-    """Return the run file; None with published files. The other options go with those alone."""
-    if from_nmf:
-        return None
+_WITH_PUBLISHED = ("frame", "totals", "state", "estimator", "budget", "tie")
+
+
+def _only_run_file(paths: tuple[Path, ...], published: Mapping[str, Any]) -> Path:
+    """Return the run file; options of published files do not go with it."""
     if len(paths) != 1:
         raise click.UsageError("give one RUN.toml, or published files with --from-nmf.")
-    if any(others):
-        raise click.UsageError(
-            "--frame, --totals, --state, --estimator, --budget and --tie go with --from-nmf."
-        )
+    if any(published.values()):
+        *names, last = (f"--{name}" for name in _WITH_PUBLISHED)
+        raise click.UsageError(f"{', '.join(names)} and {last} go with --from-nmf.")
     return paths[0]
 
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 class HouseholdOptions(ActOptions):
     """Options of a run besides the configuration.
 
+    - `sensitivity`, `truncation`: or their names.
     - `warn`, callable(findings) or None: called once with inconsistent records that are counted all the same.
     - `tables`: the measured tables; an agency adds its own.
     """
@@ -61,6 +62,8 @@ class HouseholdOptions(ActOptions):
 
     def __post_init__(self) -> None:
         ActOptions.__post_init__(self)
+        object.__setattr__(self, "sensitivity", Sensitivity(self.sensitivity))
+        object.__setattr__(self, "truncation", Truncation(self.truncation))
         cells = {table.name: set(table.cells) for table in self.tables}
         for one in self.derived:
             parts = {part for summed in one.cells.values() for part in summed}
