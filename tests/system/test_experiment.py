@@ -136,7 +136,7 @@ def test_a_stopped_experiment_goes_on(run: od.Run, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         od.experiment(run, rhos=[1, 2], seeds=3, workers=1, state=state, progress=stop)
     assert state.stat().st_mode & 0o777 == 0o600
-    state.write_text(state.read_text() + '{"simulation": "torn')  # as a crash may leave it
+    state.write_text(state.read_text() + '{"run": "torn')  # as a crash may leave it
     told: list[int] = []
     again = od.experiment(
         run, rhos=[1, 2], seeds=3, workers=1, state=state, progress=lambda _, done, total: told.append(done)
@@ -145,10 +145,10 @@ def test_a_stopped_experiment_goes_on(run: od.Run, tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(again, whole)
     more = od.experiment(run, rhos=[2], seeds=4, workers=1, state=state)
     assert set(more["seed"]) == {0, 1, 2, 3}
-    with pytest.raises(ConfigError, match="another experiment"):
+    with pytest.raises(ConfigError, match="something else"):
         od.experiment(run, rhos=[1], seeds=1, state=state, entities=True)
     state.write_text("no state\n")
-    with pytest.raises(ConfigError, match="no file of an experiment"):
+    with pytest.raises(ConfigError, match="no file of finished runs"):
         od.experiment(run, rhos=[1], seeds=1, state=state)
 
 

@@ -17,9 +17,10 @@ from support.seeds import examples
 
 from opendas.errors import BudgetError, ConfigError, EstimationError, SolverFailure
 from opendas.privacy.relations import Mechanism
+from opendas.runs.simulated.finished import FinishedRuns
 from opendas.schema.product import PassPlan
 from opendas.tuning.candidate import EXACT, Candidate, Strategy, bureau_strategies
-from opendas.tuning.judge import Judge, Memory, least_factor
+from opendas.tuning.judge import Judge, Tallies, least_factor, read_tallies
 from opendas.tuning.search import level_by_level, search
 from opendas.tuning.targets import Tally, Target
 
@@ -53,7 +54,7 @@ class Formula:
 
 
 def judge(formula: Formula, runs: int = 1, most: int = 10_000) -> Judge:
-    return Judge(formula, range(runs), Memory(), most)
+    return Judge(formula, range(runs), FinishedRuns(read_tallies), most)
 
 
 def level(losses: dict[str, float], name: str) -> float:
@@ -159,13 +160,11 @@ def test_strategies_that_cost_twice_as_much_are_ruled_out() -> None:
     assert not any(step.stage.startswith("worse: down to") for step in judged.path)
 
 
-class Forgetful(Memory):
+class Forgetful(FinishedRuns[Tallies]):
     """Remembers nothing: two strategies with the same losses are told apart here."""
 
-    def get(
-        self, candidate: str, seed: int, trial: Callable[[], tuple[Tally, ...]]
-    ) -> tuple[tuple[Tally, ...], bool]:
-        return trial(), True
+    def get(self, name: str, seed: int) -> None:
+        return None
 
 
 def test_a_strategy_that_no_loss_saves_is_out() -> None:
@@ -180,7 +179,7 @@ def test_a_strategy_that_no_loss_saves_is_out() -> None:
 
     errors = [lambda x: sum(0.5 / max(level(x, name), 1e-12) for name in LEVELS)]
     judged = judge(Some(errors))
-    judged.memory = Forgetful()
+    judged.memory = Forgetful(read_tallies)
     assert level_by_level(judged, [hopeless, PLAIN], LEVELS, 0.1).strategy.name == "plain"
     with pytest.raises(EstimationError, match="no budget meets"):
         level_by_level(judged, [hopeless], LEVELS, 0.1)
@@ -193,7 +192,7 @@ def test_a_verdict_needs_no_more_runs_than_settle_it() -> None:
         def trial(self, candidate: Candidate, seed: int) -> tuple[Tally, ...]:
             return (Tally(10, 5),)
 
-    judged = Judge(Halves(), range(10), Memory(), 100)
+    judged = Judge(Halves(), range(10), FinishedRuns(read_tallies), 100)
     assert not judged.passes(Candidate.of_levels(PLAIN, dict.fromkeys(LEVELS, Fraction(1))), "x")
     assert judged.path[0].seeds == 3, "after 15 of 30 the other 70 can no longer lift 85 of 100 to 90"
 
@@ -210,18 +209,18 @@ def test_a_stopped_search_goes_on_from_its_memory(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     first = Formula(errors)
     with pytest.raises(EstimationError):
-        search(Judge(first, range(1), Memory(path, "me"), 9), start, 0.05)
+        search(Judge(first, range(1), FinishedRuns(read_tallies, path, "me"), 9), start, 0.05)
     with path.open("a") as file:
-        file.write('{"candidate": "torn')
+        file.write('{"run": "torn')
     second, whole = Formula(errors), Formula(errors)
-    found = search(Judge(second, range(1), Memory(path, "me"), 1000), start, 0.05)
+    found = search(Judge(second, range(1), FinishedRuns(read_tallies, path, "me"), 1000), start, 0.05)
     assert found == search(judge(whole), start, 0.05)
     assert second.made == whole.made - 9
-    with pytest.raises(ConfigError, match="another search"):
-        Memory(path, "you")
+    with pytest.raises(ConfigError, match="something else"):
+        FinishedRuns(read_tallies, path, "you")
     path.write_text("{}\n")
     with pytest.raises(ConfigError, match="no file of finished runs"):
-        Memory(path, "me")
+        FinishedRuns(read_tallies, path, "me")
 
 
 def test_budgets_are_exact() -> None:

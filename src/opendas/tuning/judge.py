@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from opendas.custody.folders import write_atomic
 from opendas.errors import BudgetError, ConfigError, EstimationError, SolverFailure
+from opendas.runs.simulated.finished import FinishedRuns
 from opendas.tuning.candidate import Candidate
 from opendas.tuning.targets import Tally, Target
 
@@ -43,57 +41,12 @@ class Step:
     passed: bool
 
 
-class Memory:
-    """Results of runs that are done, in memory and, with a path, in a file that a stopped search reads again.
+Tallies = tuple[Tally, ...]
 
-    - `path`: lines of JSON; the first says what the runs belong to.
-    - `belongs`: version, run file, input and targets, in words that change with them.
-    """
 
-    def __init__(self, path: Path | None = None, belongs: str = "") -> None:
-        self._path = path
-        self._known: dict[tuple[str, int], tuple[Tally, ...]] = {}
-        if path is None:
-            return
-        if path.exists():
-            self._read(path, belongs)
-        else:
-            write_atomic(path, f"{json.dumps({'belongs': belongs})}\n".encode())
-
-    def _read(self, path: Path, belongs: str) -> None:
-        try:
-            complete = path.read_text(encoding="utf-8").rpartition("\n")[0]  # a torn last line is run again
-            lines = complete.splitlines()
-            if json.loads(lines[0])["belongs"] != belongs:
-                raise ConfigError(
-                    f"{path} holds the runs of another search: another version, run file, input or file of "
-                    "targets. Remove it, or name another file with --memory."
-                )
-            for line in lines[1:]:
-                row = json.loads(line)
-                self._known[row["candidate"], row["seed"]] = tuple(Tally(*tally) for tally in row["tallies"])
-        except (IndexError, KeyError, TypeError, ValueError, RecursionError):
-            raise ConfigError(f"{path} is no file of finished runs; name another with --memory.") from None
-        write_atomic(path, f"{complete}\n".encode())
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def get(
-        self, candidate: str, seed: int, trial: Callable[[], tuple[Tally, ...]]
-    ) -> tuple[tuple[Tally, ...], bool]:
-        """Return the tallies of a run, and whether it had to be made."""
-        found = self._known.get((candidate, seed))
-        if found is not None:
-            return found, False
-        found = trial()
-        self._known[candidate, seed] = found
-        if self._path is not None:
-            tallies = [[tally.units, tally.held, tally.error] for tally in found]
-            row = {"candidate": candidate, "seed": seed, "tallies": tallies}
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-        return found, True
+def read_tallies(rows: Sequence[Sequence[Any]]) -> Tallies:
+    """Return the tallies of a run from their JSON values."""
+    return tuple(Tally(*row) for row in rows)
 
 
 @dataclass(slots=True)
@@ -104,7 +57,7 @@ class Judge:
     # A target is judged over the areas of all these runs together, as section 8.1 of the TopDown paper judges
     # it over the areas of one.
     seeds: Sequence[int]
-    memory: Memory
+    memory: FinishedRuns[Tallies]
     most: int  # runs after which the search stops with an error rather than go on for ever
     tell: Callable[[Step], None] | None = None  # called with every step
     made: int = 0
@@ -117,8 +70,11 @@ class Judge:
                 f"tuning has made {self.made} runs and is not at its end. Give more with --most-runs, or a "
                 "coarser --tolerance; with --memory nothing is run twice."
             )
-        found, new = self.memory.get(candidate.key, seed, lambda: self.trials.trial(candidate, seed))
-        self.made += new
+        found = self.memory.get(candidate.key, seed)
+        if found is None:
+            found = self.trials.trial(candidate, seed)
+            self.memory.put(candidate.key, seed, found)
+            self.made += 1
         return found
 
     def passes(self, candidate: Candidate, stage: str) -> bool:

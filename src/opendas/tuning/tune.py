@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -19,13 +18,13 @@ from opendas.runs.account import note_reading, tagger_of
 from opendas.runs.config.released import move_paths, toml_document
 from opendas.runs.config.words import checked_line
 from opendas.runs.run import Run
+from opendas.runs.simulated.finished import FinishedRuns, belongs_to
 from opendas.runs.simulated.simulation import check_repeatable
 from opendas.tuning.candidate import Candidate, Strategy, bureau_strategies, rounded_loss
-from opendas.tuning.judge import Judge, Memory, Step
+from opendas.tuning.judge import Judge, Step, read_tallies
 from opendas.tuning.search import level_by_level, search, search_on
 from opendas.tuning.simulate import Simulator
 from opendas.tuning.targets import Tally, Target, load_targets
-from opendas.version import __version__
 
 METHODS = ("search", "level-by-level")
 """Ways to find a plan: our own, and the one of the TopDown paper, section 8.1."""
@@ -163,7 +162,9 @@ def tune(run: Run, targets: Path | Sequence[Target], settings: Settings) -> Tuni
         targets = load_targets(targets, run.product, levels_of(run.frame, entities=True))
     note_reading(TUNE, tagger_of(run), product=run.product.name, ledger=settings.ledger)
     simulator = Simulator(run, targets, workers=settings.workers)
-    memory = Memory(settings.memory, _belongs(run, targets) if settings.memory is not None else "")
+    asked = (run.estimation_digest(), *map(str, targets))
+    belongs = "" if settings.memory is None else belongs_to(run, *asked)
+    memory = FinishedRuns(read_tallies, settings.memory, belongs)
     judge = Judge(simulator, range(settings.runs), memory, settings.most, settings.tell)
     levels = simulator.levels
     if settings.method == "level-by-level":
@@ -239,17 +240,6 @@ def _confirm(judge: Judge, candidate: Candidate, seeds: Sequence[int]) -> tuple[
     values = tuple(confirmation.together for confirmation in found)
     judge.note(Step("confirmation", candidate, len(rows), values, all(c.met for c in found)))
     return tuple(found)
-
-
-def _belongs(run: Run, targets: Sequence[Target]) -> str:
-    """Say what finished runs belong to; of the data themselves only names, sizes and times of files."""
-    files = []
-    for path in run.resolved.reader.paths:
-        place = Path(str(path))
-        stat = place.stat() if place.is_file() else None
-        files.append(f"{place.name} {stat.st_size} {stat.st_mtime_ns}" if stat else place.name)
-    text = "\n".join([__version__, run.estimation_digest(), *files, *(str(target) for target in targets)])
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def plan_toml(tuning: Tuning, to: Path) -> str:

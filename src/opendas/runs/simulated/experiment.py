@@ -7,9 +7,6 @@ Errors are functions of the input without noise: they are confidential if the in
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -20,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from opendas.custody.account import EXPERIMENT
-from opendas.custody.folders import write_atomic
 from opendas.engines.local import WorkerPool, default_workers
 from opendas.engines.tasks import in_turn
 from opendas.errors import ConfigError
@@ -28,13 +24,12 @@ from opendas.geography.frame import Frame
 from opendas.metrics.errors import level_errors, levels_of, project
 from opendas.metrics.statistics import summary
 from opendas.privacy.exact import format_fraction
-from opendas.readers.base import MemoryTable
 from opendas.runs.account import note_reading, tagger_of
 from opendas.runs.run import Run
+from opendas.runs.simulated.finished import FinishedRuns, belongs_to
 from opendas.runs.simulated.simulation import Simulation
 from opendas.schema.histogram import Histogram
 from opendas.topdown.family_data import Estimator
-from opendas.version import __version__
 
 METRICS = ("mean_abs_error", "root_mean_squared_error", "q0.025", "q0.975")
 """Of each query group at each geolevel: the absolute error summed over the rows of the query group, averaged
@@ -99,52 +94,6 @@ def _row(geolevel: str, query: str, metric: str, geounits: int, value: float) ->
     return geolevel, query, metric, geounits, value
 
 
-class _Finished:
-    """Rows of finished simulations, in memory and, with a path, in a file by which it can be resumed.
-
-    The file holds errors, so that it is as confidential as they are: only its owner can read it.
-    """
-
-    def __init__(self, path: Path | None, belongs: str) -> None:
-        self._path = path
-        self._rows: dict[tuple[str, int], list[Row]] = {}
-        if path is None:
-            return
-        if path.exists():
-            self._read(path, belongs)
-        else:
-            write_atomic(path, (json.dumps({"belongs": belongs}) + "\n").encode())
-            path.chmod(0o600)
-
-    def _read(self, path: Path, belongs: str) -> None:
-        try:
-            complete = path.read_bytes().rpartition(b"\n")[0] + b"\n"  # a torn last line is simulated again
-            first, *lines = complete.decode().splitlines()
-            known = json.loads(first)["belongs"]
-            for line in lines:
-                row = json.loads(line)
-                self._rows[row["simulation"], row["seed"]] = [_row(*each) for each in row["rows"]]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise ConfigError(f"{path} is no file of an experiment; name another one.") from None
-        if known != belongs:
-            raise ConfigError(
-                f"{path} holds another experiment: another version, run file or input. Remove it, or name "
-                "another file."
-            )
-        os.truncate(path, len(complete))
-
-    def get(self, name: str, seed: int) -> list[Row] | None:
-        return self._rows.get((name, seed))
-
-    def put(self, name: str, seed: int, rows: list[Row], *, keep: bool) -> None:
-        self._rows[name, seed] = rows
-        if self._path is not None and keep:
-            line = json.dumps({"simulation": name, "seed": seed, "rows": rows}) + "\n"
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(line)
-
-
 @dataclass(frozen=True, slots=True)
 class Experiment:
     """What is varied."""
@@ -197,7 +146,8 @@ def run_experiment(
     """
     variants = experiment.variants(run)
     seeds = list(dict.fromkeys(experiment.seeds))
-    finished = _Finished(state, "" if state is None else _belongs(run, entities=entities))
+    belongs = "" if state is None else belongs_to(run, f"entities {entities}")
+    finished = FinishedRuns(lambda rows: [_row(*row) for row in rows], state, belongs)
     note_reading(EXPERIMENT, tagger_of(run), product=run.product.name, ledger=ledger)
     data = run.read()
     geolevels = levels_of(data.frame, entities=entities)
@@ -256,17 +206,3 @@ def _simulations(
         else:
             known = known.with_plan(run.on_frame(frame, known.run.spine))
         yield variant, known
-
-
-def _belongs(run: Run, *, entities: bool) -> str:
-    """Say what finished simulations belong to; of the data only names, sizes and times of files."""
-    spec = run.resolved.reader
-    if any(isinstance(path, MemoryTable) for path in spec.paths):
-        raise ConfigError("state: a table in memory is not recognised again; write it to a file first.")
-    files = []
-    for path in spec.paths:
-        place = Path(str(path))
-        stat = place.stat() if place.is_file() else None
-        files.append(f"{place.name} {stat.st_size} {stat.st_mtime_ns}" if stat else place.name)
-    text = "\n".join([__version__, spec.reader, *files, f"entities {entities}"])
-    return hashlib.sha256(text.encode()).hexdigest()
