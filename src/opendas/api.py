@@ -6,38 +6,37 @@ Each function imports its implementation when called, so that a run does not loa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from opendas.errors import CheckFailed, ConfigError, DataError, EnvironmentFailure
+from opendas.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    import pandas as pd
 
     from opendas.allocation.histogram import Level
-    from opendas.allocation.level_counts import LevelCounts
     from opendas.allocation.programs_6_7 import Allocation
     from opendas.comparison.comparison import Comparison
+    from opendas.comparison.page import write_comparison
     from opendas.comparison.swapping import Swapped
     from opendas.intervals.laws import exact_level
     from opendas.measurement.account import PlanAccount
     from opendas.metrics.evaluate import Evaluation
     from opendas.privacy.zcdp import Account
-    from opendas.runs.allocate import RunAllocation
-    from opendas.runs.budget_moves import Move
+    from opendas.runs.allocate import allocate_run
+    from opendas.runs.borrowed.taking import estimate_published
+    from opendas.runs.budget_moves import advise
     from opendas.runs.finished_release import NoisyFile, Release
     from opendas.runs.plan import PlanTable, describe_spine
-    from opendas.runs.publish import Published
+    from opendas.runs.publish import publish_to
     from opendas.runs.run import Run, define, load
+    from opendas.runs.simulated.experiment import experiment
     from opendas.runs.simulated.microdata import PublishedMicrodata
     from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
-    from opendas.topdown.family_data import Estimator
     from opendas.tuning.tune import Tuning
 
 __all__ = [
@@ -90,10 +89,16 @@ _ELSEWHERE = {
     "PublishedMicrodata": "opendas.runs.simulated.microdata",
     "Release": "opendas.runs.finished_release",
     "Run": "opendas.runs.run",
+    "advise": "opendas.runs.budget_moves",
+    "allocate_run": "opendas.runs.allocate",
     "define": "opendas.runs.run",
     "describe_spine": "opendas.runs.plan",
+    "estimate_published": "opendas.runs.borrowed.taking",
     "exact_level": "opendas.intervals.laws",
+    "experiment": "opendas.runs.simulated.experiment",
     "load": "opendas.runs.run",
+    "publish_to": "opendas.runs.publish",
+    "write_comparison": "opendas.comparison.page",
 }
 """Public names defined in other modules."""
 
@@ -103,84 +108,6 @@ def __getattr__(name: str) -> Any:
     if name not in _ELSEWHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_ELSEWHERE[name]), name)
-
-
-def publish_to(
-    out: str | Path,
-    address: str,
-    *,
-    master: str | None = None,
-    allow_seeded: bool = False,
-    allow_domain_from_records: bool = False,
-    allow_key: bool = False,
-    chosen_with_truth: bool = False,
-    rederive: bool = True,
-    workers: int | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
-) -> Published:
-    """Verify a release and copy it to an address of a file system that Arrow supports.
-
-    Parameters
-    ----------
-    out : path
-        Output folder, of which only ``release/`` is copied.
-    address : str
-        A folder such as ``s3://bucket/path``, empty or with part of the same release.
-    master : str, optional
-        Ignored: Spark is no longer needed.
-    allow_seeded : bool
-        Also publish a release whose noise came from a seed.
-    allow_domain_from_records : bool
-        Also publish a release with labels, levels, leaves or units read from the records.
-    allow_key : bool
-        Also publish if the folder holds an unencrypted key.
-    chosen_with_truth : bool
-        Also publish a release that may have been chosen with the confidential data in sight; stamps its
-        certificate.
-    rederive : bool
-        First estimate again from the measurements, which detects true records in place of released ones.
-    workers : int, optional
-        Processes for that estimate.
-    progress : callable(stage, done, total), optional
-
-    Raises
-    ------
-    PrivacyError
-        If the output folder holds an unencrypted run key.
-    CheckFailed
-        If the release does not pass.
-    PrivacyError
-        If it may have been chosen with the data in sight, and `chosen_with_truth` is not set.
-    ConfigError
-        If the address has other content or contains a password.
-    EnvironmentFailure
-        If the file system cannot be reached or written.
-    """
-    from opendas.runs.account import note_publication
-    from opendas.runs.finished_release import Release
-    from opendas.runs.publish import address_of, publish_release, stamp_or_refuse_choice
-    from opendas.runs.workspace import refuse_clear_keys
-
-    folder = address_of(address)
-    release = Release(out)
-    if not allow_key:
-        refuse_clear_keys(release.path)
-    checks = release.verify(
-        allow_seeded=allow_seeded,
-        allow_domain_from_records=allow_domain_from_records,
-        rederive=rederive,
-        workers=workers,
-        progress=progress,
-    )
-    failed = [check.name for check in checks if not check.ok]
-    if failed:
-        raise CheckFailed(
-            f"{out} is not published: {', '.join(failed)} failed. Run opendas verify for the details."
-        )
-    del master
-    stamp_or_refuse_choice(release.path, release.folder, stated=chosen_with_truth)
-    done = publish_release(release.folder, folder, lambda: note_publication(release.path, folder.address))
-    return replace(done, rederived=rederive)
 
 
 def plan(run: Run, *, records: float | None = None) -> PlanTable:
@@ -196,13 +123,6 @@ def plan(run: Run, *, records: float | None = None) -> PlanTable:
     from opendas.runs.plan import make_plan
 
     return make_plan(run, records)
-
-
-def advise(run: Run) -> tuple[Move, ...]:
-    """Propose budget changes for a run, each with its gain, loss and price, from public information alone."""
-    from opendas.runs.budget_moves import advise as find_moves
-
-    return find_moves(run)
 
 
 def tune(run: Run, targets: str | Path, *, source: str, **settings: Any) -> Tuning:
@@ -223,100 +143,6 @@ def tune(run: Run, targets: str | Path, *, source: str, **settings: Any) -> Tuni
     from opendas.tuning.tune import tune as run_tuning
 
     return run_tuning(run, Path(targets), Settings(source=source, **settings))
-
-
-def experiment(
-    run: Run,
-    *,
-    rhos: Sequence[Exact] | None = None,
-    epsilons: Sequence[Exact] | None = None,
-    seeds: int | Sequence[int] = 20,
-    estimators: Sequence[str | Estimator] | None = None,
-    plans: Mapping[str, Any] | Sequence[Any] | None = None,
-    entities: bool = False,
-    source: str | None = None,
-    ledger: str | Path | None = None,
-    state: str | Path | None = None,
-    workers: int | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
-) -> pd.DataFrame:
-    """Simulate a run under other losses, plans and estimators, and measure its errors. Nothing is released.
-
-    If the input is confidential, so is the frame, as with :func:`evaluate`, and no budget covers it. The
-    account of the data records the reading. `source` declares the input public or synthetic.
-
-    Parameters
-    ----------
-    run : Run
-        Its input is the truth of the simulations.
-    rhos, epsilons : sequence of exact number, optional
-        Losses; epsilons if the mechanism spends epsilon. By default, the run's.
-    seeds : int or sequence of int
-        Number of simulations of each kind, or their seeds. Simulations with one seed share its noise.
-    estimators : sequence of str or Estimator, optional
-        Names, or objects of your own class. By default, the run's.
-    plans : mapping of name to plan, or sequence of preset, optional
-        As :meth:`opendas.runs.run.Run.with_` takes them; None is the run's plan.
-    entities : bool
-        Also report errors at places, school districts and other entity categories.
-    source : str, optional
-        Name of the public or synthetic data.
-    ledger : path, optional
-        The book of the data; by default, the one that covers them.
-    state : path, optional
-        File of finished simulations, from which a stopped experiment resumes and to which one with more seeds
-        or losses adds. It is as confidential as the frame.
-    workers : int, optional
-        Processes; by default two, if there are two cores. The frame does not depend on it.
-    progress : callable(stage, done, total), optional
-
-    Returns
-    -------
-    pandas.DataFrame
-        A row for each ``rho`` (``epsilon``), ``plan``, ``estimator``, ``seed``, ``geolevel``, ``query`` and
-        ``metric`` of :data:`opendas.runs.simulated.experiment.METRICS`: the number of ``geounits``, and the
-        ``value`` in counts. ``confidential`` says whether the input is.
-
-    Examples
-    --------
-    >>> errors = od.experiment(run, rhos=["1/2", 1, 2], seeds=20)          # doctest: +SKIP
-    >>> blocks = errors[errors.geolevel.eq("block") & errors.metric.eq("mean_abs_error")]  # doctest: +SKIP
-    >>> blocks.groupby(["rho", "query"])["value"].agg(["mean", "sem"])     # doctest: +SKIP
-    """
-    from opendas.runs.config.words import checked_line
-    from opendas.runs.simulated.experiment import Experiment, run_experiment
-
-    try:
-        import pandas
-    except ImportError as error:
-        raise EnvironmentFailure("pandas is not installed; pip install 'opendas[frames]'.") from error
-    pure = not run.resolved.mechanism.is_zcdp
-    if (epsilons if not pure else rhos) is not None:
-        spends = run.resolved.mechanism.loss_name
-        raise ConfigError(f"the mechanism {run.resolved.mechanism} spends {spends}: give {spends}s.")
-    if plans is None:
-        plans = {"run": None}
-    elif not isinstance(plans, Mapping):
-        plans = {plan if isinstance(plan, str) else "run": plan for plan in plans}
-    rows = run_experiment(
-        run,
-        Experiment(
-            epsilons if pure else rhos,
-            plans,
-            estimators,
-            range(seeds) if isinstance(seeds, int) else seeds,
-        ),
-        entities=entities,
-        ledger=_path(ledger),
-        state=_path(state),
-        workers=workers,
-        progress=progress,
-    )
-    found = pandas.DataFrame(rows)
-    found["confidential"] = source is None
-    if source is not None:
-        found.attrs["source"] = checked_line(source, "source")
-    return found
 
 
 def discrete_gaussian(variance: Exact) -> DiscreteGaussian:
@@ -453,69 +279,6 @@ def estimate(run: Run, out: str | Path, **options: Any) -> Release:
     from opendas.runs.release import estimate as run_estimate
 
     run_estimate(run, Path(out), RunOptions.of("estimate", options))
-    return Release(out)
-
-
-def estimate_published(
-    paths: Sequence[str | Path],
-    out: str | Path,
-    *,
-    frame: Sequence[str | Path] = (),
-    estimator: str = "topdown",
-    state: str | None = None,
-    totals: str | Path | None = None,
-    budget: Sequence[str] = (),
-    tie: str | Path | None = None,
-    **options: Any,
-) -> Release:
-    """Estimate consistent microdata from noisy measurements that the Census Bureau published.
-
-    Opens nothing confidential, creates no key and charges no budget.
-
-    Parameters
-    ----------
-    paths : sequence of path
-        Measurements of the redistricting product (persons, units or both) or of DHC persons, each a folder
-        with ``State.parquet`` and so on.
-    out : path
-        Output folder: new, or with the other product.
-    frame : sequence of path
-        Public geography: official redistricting zips, one per state, or a table of blocks (CSV, Parquet).
-    estimator : str
-        ``topdown``, ``informed``, ``posterior``, or the name of another package's estimator.
-    state : str, optional
-        Name, postal or FIPS code of the only state to read.
-    totals : path, optional
-        Published table or zip with exact counts that the files omit.
-    budget : sequence of str
-        Presets or run files of the measurements; by default, inferred from their variances.
-    tie : path, optional
-        Output folder with a release of ``pl94-persons``, with which DHC persons agree in every block.
-    **options
-        As for :func:`estimate`.
-
-    Raises
-    ------
-    ConfigError, FormatError, GeographyError, DataError, EstimationError, EnvironmentFailure
-        See :mod:`opendas.errors`. Nothing of a refused file remains in `out`.
-    """
-    from opendas.geography.states import find_state
-    from opendas.runs.borrowed.run import borrow_together
-    from opendas.runs.borrowed.taking import estimate_borrowed
-    from opendas.runs.finished_release import Release
-    from opendas.runs.options import RunOptions
-
-    asked = RunOptions.of("estimate", options)
-    for borrowed in borrow_together(
-        [Path(path) for path in paths],
-        estimator=estimator,
-        frame=[Path(path) for path in frame],
-        state=None if state is None else find_state(state).fips,
-        totals=None if totals is None else Path(totals),
-        budgets=budget,
-        tie=None if tie is None else Path(tie),
-    ):
-        estimate_borrowed(borrowed, Path(out), asked)
     return Release(out)
 
 
@@ -1012,30 +775,6 @@ def swap(
     return write_swapped(run, Path(to), chosen, seed)
 
 
-def write_comparison(
-    comparison: Comparison, to: str | Path, *, geometry: str | Path | Sequence[str | Path] = ()
-) -> tuple[Path, ...]:
-    """Write ``compare.parquet`` and ``compare.html``, and return their paths.
-
-    Parameters
-    ----------
-    comparison : Comparison
-    to : path
-        Folder; if the truth is among the sources, only its owner can read it.
-    geometry : path or sequence of path
-        Shapefiles, GeoPackages or GeoJSON of areas, at one or several geolevels.
-
-    Raises
-    ------
-    ConfigError
-        If the folder is part of a release.
-    """
-    from opendas.comparison.page import write_comparison as write
-
-    paths = (geometry,) if isinstance(geometry, str | Path) else geometry
-    return write(comparison, Path(to), tuple(map(Path, paths)))
-
-
 @overload
 def account(source: Run, delta: Exact | None = None) -> PlanAccount: ...
 @overload
@@ -1123,41 +862,6 @@ def allocate(
     if mse is not None:
         return allocate_target(made, mechanism, mse, weights, neighbours)
     return allocate_total(made, mechanism, total or 0, weights, neighbours)
-
-
-def allocate_run(
-    run: Run,
-    *,
-    total: str | int | Fraction | None = None,
-    mse: str | int | Fraction | None = None,
-    weights: Mapping[str, float] | None = None,
-    prior: LevelCounts | None = None,
-    stand_in: Run | None = None,
-    source: str | None = None,
-    ledger: str | Path | None = None,
-    after_least_squares: bool = False,
-) -> RunAllocation:
-    """Allocate the budget of a run over geolevels and query groups, from public numbers.
-
-    Arguments and errors are those of :func:`opendas.runs.allocate.allocate_for_run`. `after_least_squares`
-    allows only `total` and `weights`, as ``allocate_for_run_after_least_squares`` there.
-    """
-    from opendas.runs.allocate import allocate_for_run, allocate_for_run_after_least_squares
-
-    if after_least_squares:
-        if (mse, prior, stand_in, source, ledger) != (None,) * 5:
-            raise ConfigError("after_least_squares uses no counts: give only total and weights with it.")
-        return allocate_for_run_after_least_squares(run, total=total, weights=weights)
-    return allocate_for_run(
-        run,
-        total=total,
-        mse=mse,
-        weights=weights,
-        prior=prior,
-        stand_in=stand_in,
-        source=source,
-        ledger=_path(ledger),
-    )
 
 
 def _levels(counts: Mapping[str, npt.ArrayLike]) -> list[Level]:

@@ -38,10 +38,28 @@ _WORDS = {
 }
 
 
-def write_comparison(comparison: Comparison, to: Path, geometry: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Write ``compare.parquet`` and ``compare.html``; see :func:`opendas.api.write_comparison`."""
+def write_comparison(
+    comparison: Comparison, to: str | Path, *, geometry: str | Path | Sequence[str | Path] = ()
+) -> tuple[Path, ...]:
+    """Write ``compare.parquet`` and ``compare.html``, and return their paths.
+
+    Parameters
+    ----------
+    comparison : Comparison
+    to : path
+        Folder; if the truth is among the sources, only its owner can read it.
+    geometry : path or sequence of path
+        Shapefiles, GeoPackages or GeoJSON of areas, at one or several geolevels.
+
+    Raises
+    ------
+    ConfigError
+        If the folder is part of a release.
+    """
+    to = Path(to)
     check_outside(to)
-    page = compare_page(comparison, geometry)
+    paths = (geometry,) if isinstance(geometry, str | Path) else geometry
+    page = compare_page(comparison, tuple(map(Path, paths)))
     if comparison.confidential:
         with open_folder(to, make=True) as folder:
             folder.set_mode(0o700)

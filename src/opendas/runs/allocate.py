@@ -104,7 +104,7 @@ class RunAllocation:
         write_atomic(to, text.encode())
 
 
-def allocate_for_run(
+def allocate_run(
     run: Run,
     *,
     total: Number | None = None,
@@ -113,27 +113,47 @@ def allocate_for_run(
     prior: LevelCounts | None = None,
     stand_in: Run | None = None,
     source: str | None = None,
-    ledger: Path | None = None,
+    ledger: str | Path | None = None,
+    after_least_squares: bool = False,
 ) -> RunAllocation:
-    """Allocate over geolevels and query groups of a run, by each measurement's error after clamping.
+    """Allocate the budget of a run over geolevels and query groups, from public numbers.
 
-    - `run`: its mechanism, neighbour relation, spine and query groups; its budget decides the total at most.
-    - `total`, `mse`, Fraction, int or str: a total other than that of the run file, or a target for the
-      weighted sum of mean squared errors.
-    - `weights`: by geolevel, query group, or ``geolevel/query``; see
-      :func:`~opendas.allocation.joint.pair_weights`.
-    - `prior`: public counts, with levels named ``geolevel/query``. Pairs without counts go by numbers of
-      nodes.
-    - `stand_in`: a run on public data with the same query groups, for instance those of an earlier census:
-      its counts are read and used in place of `prior`.
-    - `source`: where the counts of `prior` or `stand_in` come from; needed with them.
-    - `ledger`: a book, in which the reading of these counts is noted. The input of a stand-in finds a book
-      that knows it by itself; counts of a `prior` are noted only in the book that is given.
+    By each measurement's error after clamping; or, with `after_least_squares`, by the variances of least
+    squares over the run's tree, which uses no counts and takes only `total` and `weights`.
 
-    Raises `ConfigError` if no source is given for counts, or arguments do not fit together, or the stand-in
-    is of another product; `PrivacyError` if the stand-in is the input of the run itself; `DataError` if the
-    prior names pairs that the run does not have.
+    Parameters
+    ----------
+    run : Run
+        Its mechanism, neighbour relation, spine and query groups; its budget decides the total at most.
+    total, mse : Fraction, int or str, optional
+        A total other than that of the run file, or a target for the weighted sum of mean squared errors.
+    weights : mapping, optional
+        By geolevel, query group, or ``geolevel/query``; see :func:`~opendas.allocation.joint.pair_weights`.
+    prior : LevelCounts, optional
+        Public counts, with levels named ``geolevel/query``. Pairs without counts go by numbers of nodes.
+    stand_in : Run, optional
+        A run on public data with the same query groups, for instance those of an earlier census: its counts
+        are read and used in place of `prior`.
+    source : str, optional
+        Where the counts of `prior` or `stand_in` come from; needed with them.
+    ledger : path, optional
+        A book, in which the reading of these counts is noted. The input of a stand-in finds a book that knows
+        it by itself; counts of a `prior` are noted only in the book that is given.
+
+    Raises
+    ------
+    ConfigError
+        If no source is given for counts, or arguments do not fit together, or the stand-in is of another
+        product.
+    PrivacyError
+        If the stand-in is the input of the run itself.
+    DataError
+        If the prior names pairs that the run does not have.
     """
+    if after_least_squares:
+        if (mse, prior, stand_in, source, ledger) != (None,) * 5:
+            raise ConfigError("after_least_squares uses no counts: give only total and weights with it.")
+        return _after_least_squares(run, total, weights or {})
     resolved = run.resolved
     pairs = public_pairs(run)
     if prior is not None and stand_in is not None:
@@ -166,14 +186,8 @@ def allocate_for_run(
     return RunAllocation(allocation)
 
 
-def allocate_for_run_after_least_squares(
-    run: Run, *, total: Number | None = None, weights: Mapping[str, float] | None = None
-) -> RunAllocation:
-    """Allocate over geolevels and query groups of a run, by the variances of least squares over its tree.
-
-    - `total`, Fraction, int or str: a rho other than that of the run file.
-    - `weights`: as :func:`allocate_for_run`: factors of sums over answers.
-    """
+def _after_least_squares(run: Run, total: Number | None, weights: Mapping[str, float]) -> RunAllocation:
+    """Allocate by the variances of least squares over a run's tree."""
     resolved = run.resolved
     if not resolved.mechanism.is_zcdp:
         raise ConfigError(
@@ -190,7 +204,7 @@ def allocate_for_run_after_least_squares(
     pairs = public_pairs(run)
     targets: dict[str, dict[str, float]] = {}
     measured: dict[str, list[str]] = {}
-    for pair, weight in zip(pairs, pair_weights(pairs, weights or {}), strict=True):
+    for pair, weight in zip(pairs, pair_weights(pairs, weights), strict=True):
         targets.setdefault(pair.geolevel, {})[pair.query] = weight * pair.level.counts.nodes
         measured.setdefault(pair.geolevel, []).append(pair.query)
     found = allocate_queries_after_least_squares(

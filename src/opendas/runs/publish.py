@@ -7,16 +7,18 @@ right. The certificate comes last: where it stands, the release is whole.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opendas.custody.folders import PARTIAL_SUFFIX, sha256_file
 from opendas.custody.stamps import CHOSEN_WITH_TRUTH
-from opendas.errors import ConfigError, EnvironmentFailure
+from opendas.errors import CheckFailed, ConfigError, EnvironmentFailure
 from opendas.files.remote import PASSWORD_RULE, RemoteAddress, RemoteFolder, holds_password
 from opendas.report.certificate import CERTIFICATE, ISSUED_FILES, SIGNATURE, released_files
-from opendas.runs.account import check_choice
+from opendas.runs.account import check_choice, note_publication
 from opendas.runs.facts import refresh_certificate
+from opendas.runs.finished_release import Release
+from opendas.runs.workspace import refuse_clear_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,79 @@ class Published:
     copied: int
     signed: bool
     rederived: bool = False
+
+
+def publish_to(
+    out: str | Path,
+    address: str,
+    *,
+    master: str | None = None,
+    allow_seeded: bool = False,
+    allow_domain_from_records: bool = False,
+    allow_key: bool = False,
+    chosen_with_truth: bool = False,
+    rederive: bool = True,
+    workers: int | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Published:
+    """Verify a release and copy it to an address of a file system that Arrow supports.
+
+    Parameters
+    ----------
+    out : path
+        Output folder, of which only ``release/`` is copied.
+    address : str
+        A folder such as ``s3://bucket/path``, empty or with part of the same release.
+    master : str, optional
+        Ignored: Spark is no longer needed.
+    allow_seeded : bool
+        Also publish a release whose noise came from a seed.
+    allow_domain_from_records : bool
+        Also publish a release with labels, levels, leaves or units read from the records.
+    allow_key : bool
+        Also publish if the folder holds an unencrypted key.
+    chosen_with_truth : bool
+        Also publish a release that may have been chosen with the confidential data in sight; stamps its
+        certificate.
+    rederive : bool
+        First estimate again from the measurements, which detects true records in place of released ones.
+    workers : int, optional
+        Processes for that estimate.
+    progress : callable(stage, done, total), optional
+
+    Raises
+    ------
+    PrivacyError
+        If the output folder holds an unencrypted run key.
+    CheckFailed
+        If the release does not pass.
+    PrivacyError
+        If it may have been chosen with the data in sight, and `chosen_with_truth` is not set.
+    ConfigError
+        If the address has other content or contains a password.
+    EnvironmentFailure
+        If the file system cannot be reached or written.
+    """
+    folder = address_of(address)
+    release = Release(out)
+    if not allow_key:
+        refuse_clear_keys(release.path)
+    checks = release.verify(
+        allow_seeded=allow_seeded,
+        allow_domain_from_records=allow_domain_from_records,
+        rederive=rederive,
+        workers=workers,
+        progress=progress,
+    )
+    failed = [check.name for check in checks if not check.ok]
+    if failed:
+        raise CheckFailed(
+            f"{out} is not published: {', '.join(failed)} failed. Run opendas verify for the details."
+        )
+    del master
+    stamp_or_refuse_choice(release.path, release.folder, stated=chosen_with_truth)
+    done = publish_release(release.folder, folder, lambda: note_publication(release.path, folder.address))
+    return replace(done, rederived=rederive)
 
 
 def address_of(address: str) -> RemoteFolder:

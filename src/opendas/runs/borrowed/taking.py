@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,17 +20,76 @@ from opendas.errors import ConfigError, PrivacyError
 from opendas.files.geography_files import write_constraints, write_frame, write_spine
 from opendas.files.nmf.bureau import is_bureau_folder
 from opendas.files.official_areas import official_areas_path, write_official_areas
+from opendas.geography.states import find_state
 from opendas.intervals.tree_estimates import MeasuredTotals, check_totals
 from opendas.measurement.protection import ProtectionMap
 from opendas.readers.frame.official import official_areas
 from opendas.runs.act import open_act
-from opendas.runs.borrowed.run import BorrowedRun
+from opendas.runs.borrowed.run import BorrowedRun, borrow_together
 from opendas.runs.config.released import released_toml
+from opendas.runs.finished_release import Release
 from opendas.runs.options import Progress, RunOptions
 from opendas.runs.release import estimate
 from opendas.runs.workspace import RunState, Workspace
 from opendas.schema.declarations import PUBLISHED_LIST
 from opendas.version import __version__
+
+
+def estimate_published(
+    paths: Sequence[str | Path],
+    out: str | Path,
+    *,
+    frame: Sequence[str | Path] = (),
+    estimator: str = "topdown",
+    state: str | None = None,
+    totals: str | Path | None = None,
+    budget: Sequence[str] = (),
+    tie: str | Path | None = None,
+    **options: Any,
+) -> Release:
+    """Estimate consistent microdata from noisy measurements that the Census Bureau published.
+
+    Opens nothing confidential, creates no key and charges no budget.
+
+    Parameters
+    ----------
+    paths : sequence of path
+        Measurements of the redistricting product (persons, units or both) or of DHC persons, each a folder
+        with ``State.parquet`` and so on.
+    out : path
+        Output folder: new, or with the other product.
+    frame : sequence of path
+        Public geography: official redistricting zips, one per state, or a table of blocks (CSV, Parquet).
+    estimator : str
+        ``topdown``, ``informed``, ``posterior``, or the name of another package's estimator.
+    state : str, optional
+        Name, postal or FIPS code of the only state to read.
+    totals : path, optional
+        Published table or zip with exact counts that the files omit.
+    budget : sequence of str
+        Presets or run files of the measurements; by default, inferred from their variances.
+    tie : path, optional
+        Output folder with a release of ``pl94-persons``, with which DHC persons agree in every block.
+    **options
+        As for :func:`estimate`.
+
+    Raises
+    ------
+    ConfigError, FormatError, GeographyError, DataError, EstimationError, EnvironmentFailure
+        See :mod:`opendas.errors`. Nothing of a refused file remains in `out`.
+    """
+    asked = RunOptions.of("estimate", options)
+    for borrowed in borrow_together(
+        [Path(path) for path in paths],
+        estimator=estimator,
+        frame=[Path(path) for path in frame],
+        state=None if state is None else find_state(state).fips,
+        totals=None if totals is None else Path(totals),
+        budgets=budget,
+        tie=None if tie is None else Path(tie),
+    ):
+        estimate_borrowed(borrowed, Path(out), asked)
+    return Release(out)
 
 
 def estimate_borrowed(borrowed: BorrowedRun, out: Path, options: RunOptions) -> None:

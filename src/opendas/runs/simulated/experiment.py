@@ -12,28 +12,36 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product as combinations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from opendas.custody.account import EXPERIMENT
 from opendas.engines.local import WorkerPool, default_workers
 from opendas.engines.tasks import in_turn
-from opendas.errors import ConfigError
+from opendas.errors import ConfigError, EnvironmentFailure
 from opendas.geography.frame import Frame
 from opendas.metrics.errors import level_errors, levels_of, project
 from opendas.metrics.statistics import summary
 from opendas.privacy.exact import format_fraction
 from opendas.runs.account import note_reading, tagger_of
+from opendas.runs.config.words import checked_line
 from opendas.runs.run import Run
 from opendas.runs.simulated.finished import FinishedRuns, belongs_to
 from opendas.runs.simulated.simulation import Simulation
 from opendas.schema.histogram import Histogram
 from opendas.topdown.family_data import Estimator
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 METRICS = ("mean_abs_error", "root_mean_squared_error", "q0.025", "q0.975")
 """Of each query group at each geolevel: the absolute error summed over the rows of the query group, averaged
 over geounits; the root of the mean squared error of a single count; quantiles of the signed error of one."""
+
+Number = str | int | Fraction
+Plan = str | Mapping[str, Any] | None
+"""As :meth:`opendas.runs.run.Run.with_` takes it; None for that of the run."""
 
 Row = tuple[str, str, str, int, float]
 """Geolevel, query group, metric, geounits, value."""
@@ -94,64 +102,128 @@ def _row(geolevel: str, query: str, metric: str, geounits: int, value: float) ->
     return geolevel, query, metric, geounits, value
 
 
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """What is varied."""
-
-    # Rho, or epsilon where the mechanism has it; None for that of the run.
-    losses: Sequence[str | int | Fraction] | None
-    # As :meth:`opendas.runs.run.Run.with_` takes them; None for that of the run.
-    plans: Mapping[str, str | Mapping[str, Any] | None]
-    estimators: Sequence[str | Estimator] | None
-    seeds: Sequence[int]
-
-    def variants(self, run: Run) -> list[Variant]:
-        """Return all combinations, checked before anything is read."""
-        found = []
-        name = run.resolved.mechanism.loss_name
-        for label, plan in self.plans.items():
-            for loss, estimator in combinations(self.losses or (None,), self.estimators or (None,)):
-                given: dict[str, Any] = {} if loss is None else {name: loss}
-                changed = run.with_(**given, plan=plan, estimator=estimator)
-                found.append(Variant(changed, format_fraction(changed.budget.total), label))
-        words = [each.words for each in found]
-        for each in words:
-            if words.count(each) > 1:
-                raise ConfigError(f"the experiment has {name} {each[0]}, plan {each[1]}, {each[2]} twice.")
-        return found
-
-
-def run_experiment(
+def _variants(
     run: Run,
-    experiment: Experiment,
+    losses: Sequence[Number] | None,
+    plans: Mapping[str, Plan],
+    estimators: Sequence[str | Estimator] | None,
+) -> list[Variant]:
+    """Return all combinations, checked before anything is read."""
+    found = []
+    name = run.resolved.mechanism.loss_name
+    for label, plan in plans.items():
+        for loss, estimator in combinations(losses or (None,), estimators or (None,)):
+            given: dict[str, Any] = {} if loss is None else {name: loss}
+            changed = run.with_(**given, plan=plan, estimator=estimator)
+            found.append(Variant(changed, format_fraction(changed.budget.total), label))
+    words = [each.words for each in found]
+    for each in words:
+        if words.count(each) > 1:
+            raise ConfigError(f"the experiment has {name} {each[0]}, plan {each[1]}, {each[2]} twice.")
+    return found
+
+
+def experiment(
+    run: Run,
     *,
+    rhos: Sequence[Number] | None = None,
+    epsilons: Sequence[Number] | None = None,
+    seeds: int | Sequence[int] = 20,
+    estimators: Sequence[str | Estimator] | None = None,
+    plans: Mapping[str, Plan] | Sequence[Plan] | None = None,
     entities: bool = False,
-    ledger: Path | None = None,
-    state: Path | None = None,
+    source: str | None = None,
+    ledger: str | Path | None = None,
+    state: str | Path | None = None,
     workers: int | None = None,
     progress: Callable[[str, int, int], None] | None = None,
-) -> list[dict[str, Any]]:
-    """Simulate every variant with every seed; return one row for each error, in the order of the arguments.
+) -> pd.DataFrame:
+    """Simulate a run under other losses, plans and estimators, and measure its errors. Nothing is released.
+
+    If the input is confidential, so is the frame, as with :func:`evaluate`, and no budget covers it. The
+    account of the data records the reading. `source` declares the input public or synthetic.
+
+    Parameters
+    ----------
+    run : Run
+        Its input is the truth of the simulations.
+    rhos, epsilons : sequence of exact number, optional
+        Losses; epsilons if the mechanism spends epsilon. By default, the run's.
+    seeds : int or sequence of int
+        Number of simulations of each kind, or their seeds. Simulations with one seed share its noise.
+    estimators : sequence of str or Estimator, optional
+        Names, or objects of your own class. By default, the run's.
+    plans : mapping of name to plan, or sequence of preset, optional
+        As :meth:`opendas.runs.run.Run.with_` takes them; None is the run's plan.
+    entities : bool
+        Also report errors at places, school districts and other entity categories.
+    source : str, optional
+        Name of the public or synthetic data.
+    ledger : path, optional
+        The book of the data; by default, the one that covers them.
+    state : path, optional
+        File of finished simulations, from which a stopped experiment resumes and to which one with more seeds
+        or losses adds. It is as confidential as the frame.
+    workers : int, optional
+        Processes; by default two, if there are two cores. The frame does not depend on it.
+    progress : callable(stage, done, total), optional
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each ``rho`` (``epsilon``), ``plan``, ``estimator``, ``seed``, ``geolevel``, ``query`` and
+        ``metric`` of :data:`METRICS`: the number of ``geounits``, and the
+        ``value`` in counts. ``confidential`` says whether the input is.
+
+    Examples
+    --------
+    >>> errors = od.experiment(run, rhos=["1/2", 1, 2], seeds=20)          # doctest: +SKIP
+    >>> blocks = errors[errors.geolevel.eq("block") & errors.metric.eq("mean_abs_error")]  # doctest: +SKIP
+    >>> blocks.groupby(["rho", "query"])["value"].agg(["mean", "sem"])     # doctest: +SKIP
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise EnvironmentFailure("pandas is not installed; pip install 'opendas[frames]'.") from error
+    mechanism = run.resolved.mechanism
+    losses, others = (rhos, epsilons) if mechanism.is_zcdp else (epsilons, rhos)
+    if others is not None:
+        spends = mechanism.loss_name
+        raise ConfigError(f"the mechanism {mechanism} spends {spends}: give {spends}s.")
+    if plans is None:
+        plans = {"run": None}
+    elif not isinstance(plans, Mapping):
+        plans = {plan if isinstance(plan, str) else "run": plan for plan in plans}
+    variants = _variants(run, losses, plans, estimators)
+    wanted = list(dict.fromkeys(range(seeds) if isinstance(seeds, int) else seeds))
+    belongs = "" if state is None else belongs_to(run, f"entities {entities}")
+    path = None if state is None else Path(state)
+    finished = FinishedRuns(lambda rows: [_row(*row) for row in rows], path, belongs)
+    note_reading(EXPERIMENT, tagger_of(run), product=run.product.name, ledger=ledger)
+    names = _simulate(run, variants, wanted, finished, entities, workers or default_workers(), progress)
+    found = pandas.DataFrame(_rows(mechanism.loss_name, variants, names, wanted, finished))
+    found["confidential"] = source is None
+    if source is not None:
+        found.attrs["source"] = checked_line(source, "source")
+    return found
+
+
+def _simulate(
+    run: Run,
+    variants: Sequence[Variant],
+    seeds: Sequence[int],
+    finished: FinishedRuns[list[Row]],
+    entities: bool,
+    workers: int,
+    progress: Callable[[str, int, int], None] | None,
+) -> list[str]:
+    """Simulate every variant with every seed that is not finished; return the names of the variants' runs.
 
     A seed gives all variants the same random numbers, cell by cell: differences between variants are measured
     more precisely than each of them.
-
-    - `entities`: also at entity categories.
-    - `ledger`: the book of the data; by default one that knows them.
-    - `state`: file of finished simulations, with which a stopped experiment goes on.
-    - `workers`: processes; by default two, where there are two cores.
-
-    Raises `ConfigError` if a run file could not say what is varied, two variants are alike, or `state`
-    belongs to another experiment.
     """
-    variants = experiment.variants(run)
-    seeds = list(dict.fromkeys(experiment.seeds))
-    belongs = "" if state is None else belongs_to(run, f"entities {entities}")
-    finished = FinishedRuns(lambda rows: [_row(*row) for row in rows], state, belongs)
-    note_reading(EXPERIMENT, tagger_of(run), product=run.product.name, ledger=ledger)
     data = run.read()
     geolevels = levels_of(data.frame, entities=entities)
-    workers = workers or default_workers()
     pool = WorkerPool(workers) if workers > 1 else None
     names: list[str] = []
     done, total = 0, len(variants) * len(seeds)
@@ -173,7 +245,17 @@ def run_experiment(
     finally:
         if pool is not None:
             pool.close()
-    loss_name = run.resolved.mechanism.loss_name
+    return names
+
+
+def _rows(
+    loss_name: str,
+    variants: Sequence[Variant],
+    names: Sequence[str],
+    seeds: Sequence[int],
+    finished: FinishedRuns[list[Row]],
+) -> list[dict[str, Any]]:
+    """Return one row for each error, in the order of the arguments."""
     return [
         {
             loss_name: float(Fraction(variant.loss)),
