@@ -11,107 +11,27 @@ and made of non-negative whole records.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from opendas.api import (
-        NoisyFile,
-        PublishedMicrodata,
-        Release,
-        Run,
-        account,
-        add_to_ledger,
-        advise,
-        allocate,
-        allocate_run,
-        compare,
-        create_ledger,
-        define,
-        describe_measurements,
-        describe_spine,
-        discrete_gaussian,
-        discrete_laplace,
-        estimate,
-        evaluate,
-        exact_level,
-        experiment,
-        export_measurements,
-        export_microdata,
-        export_tidy,
-        forget_key,
-        ledger,
-        load,
-        measure,
-        plan,
-        publish_to,
-        release,
-        replicates,
-        sample_discrete_gaussian,
-        sample_discrete_laplace,
-        status,
-        swap,
-        tabulate,
-        tune,
-        write_comparison,
-    )
-    from opendas.version import __version__
+    from opendas.api import *  # noqa: F403
+    from opendas.version import __version__ as __version__
 
-__all__ = [
-    "NoisyFile",
-    "PublishedMicrodata",
-    "Release",
-    "Run",
-    "__version__",
-    "account",
-    "add_to_ledger",
-    "advise",
-    "allocate",
-    "allocate_run",
-    "compare",
-    "create_ledger",
-    "define",
-    "describe_measurements",
-    "describe_spine",
-    "discrete_gaussian",
-    "discrete_laplace",
-    "estimate",
-    "estimate_published",
-    "evaluate",
-    "exact_level",
-    "experiment",
-    "export_measurements",
-    "export_microdata",
-    "export_tidy",
-    "forget_key",
-    "ledger",
-    "load",
-    "measure",
-    "plan",
-    "publish_to",
-    "release",
-    "replicates",
-    "sample_discrete_gaussian",
-    "sample_discrete_laplace",
-    "status",
-    "swap",
-    "tabulate",
-    "tune",
-    "write_comparison",
-]
+    __all__: list[str]
 
 
 def __getattr__(name: str) -> Any:
     """Import the public names when they are first used, so that ``import opendas`` stays fast."""
     if name == "__version__":
-        from opendas.version import __version__
-
-        return __version__
-    if name in __all__:
-        from opendas import api
-
+        return import_module("opendas.version").__version__
+    api = import_module("opendas.api")
+    if name == "__all__":
+        return ["__version__", *api.__all__]
+    if name in api.__all__:
         return getattr(api, name)
     raise AttributeError(f"module 'opendas' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(__getattr__("__all__"))
