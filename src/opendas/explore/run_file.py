@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from opendas.budget.allocation import Budget
-from opendas.budget.resolve import BudgetSpec, resolve_budget
+from opendas.budget.resolve import resolve_budget
 from opendas.errors import ConfigError
 from opendas.explore.subjects import RunSubject, Subject
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.runs.allocate import with_budget
+from opendas.runs.allocate import budget_section, with_budget
 from opendas.runs.config.load import parse_toml, read_text
 from opendas.runs.config.model import BUILT_IN_PRODUCTS, RunFile
-from opendas.runs.config.released import toml_document, toml_key, toml_value
+from opendas.runs.config.released import toml_document, toml_value
+from opendas.runs.config.resolve import budget_spec
 
 
 def run_file(subject: Subject, budget: Budget) -> str:
@@ -45,26 +46,7 @@ path   = "CHANGE-ME.pl.zip"          # CHANGE ME: the official files, one a stat
 root  = {toml_value(subject.levels[0])}
 spine = {toml_value("aian" if nation else "standard")}
 
-{_budget_tables(budget)}"""
-
-
-def _budget_tables(budget: Budget, source: str | None = None) -> str:
-    """Write the sections ``[budget]`` and ``[budget.queries]``; `source` says what data chose the shares."""
-    lines = [
-        "[budget]",
-        f"{budget.mechanism.loss_name} = {toml_value(budget.total)}",
-        f"delta = {toml_value(budget.delta)}",
-        "geolevels = " + toml_value(budget.geolevels),
-        *([] if source is None else [f"source = {toml_value(source)}"]),
-        "",
-        "[budget.queries]",
-    ]
-    lines += [
-        f"{toml_key(level)} = {toml_value(shares)}"
-        for level, shares in budget.queries.items()
-        if budget.geolevels[level]
-    ]
-    return "\n".join(lines) + "\n"
+{budget_section(budget)}"""
 
 
 def _replaced(text: str, name: str, budget: Budget) -> str:
@@ -72,7 +54,7 @@ def _replaced(text: str, name: str, budget: Budget) -> str:
     old = tomllib.loads(text)
     run = {**old["run"], "mechanism": budget.mechanism.value, "neighbours": budget.neighbours.value}
     defaults = {"mechanism": Mechanism.DISCRETE_GAUSSIAN.value, "neighbours": Neighbours.BOUNDED.value}
-    section = _budget_tables(budget, old.get("budget", {}).get("source"))
+    section = budget_section(budget, old.get("budget", {}).get("source"))
     wanted = {**old, "run": run, "budget": tomllib.loads(section)["budget"]}
     head = f"# From {name}, with a budget chosen in opendas explore. Keep it beside that file.\n"
     found = head + with_budget(_with_choices(text, run), section)
@@ -115,23 +97,10 @@ def own_mechanism(name: str) -> Mechanism:
 def read_run_file(text: str, subject: Subject) -> Budget:
     """Return the budget of a run file's text for a subject."""
     section, _ = parse_toml(text, RunFile, "run file", Path())
-    product, given = section.run.product, section.budget
-    mine = subject.product.name
+    product, mine = section.run.product, subject.product.name
     if product in BUILT_IN_PRODUCTS and product != mine:
         raise ConfigError(f"This is a plan of the product {product}; this page explores {mine}.")
-    preset = given.preset
-    if preset is None and (given.geolevels is None or given.queries is None):
-        preset = next(iter(subject.presets), None)
-    spec = BudgetSpec(
-        preset=preset,
-        rho=given.rho,
-        epsilon=given.epsilon,
-        geolevels=given.geolevels,
-        queries=given.queries,
-        normalise=bool(given.normalise),
-        delta=given.delta,
-        mechanism=own_mechanism(section.run.mechanism),
-        neighbours=Neighbours(section.run.neighbours),
-    )
+    mechanism, neighbours = own_mechanism(section.run.mechanism), Neighbours(section.run.neighbours)
+    spec = budget_spec(section.budget, subject.product, subject.levels, mechanism, neighbours)
     found = resolve_budget(spec, subject.levels, subject.product.workload.canonical, subject.stand_ins)
     return replace(found, contribution=subject.contribution)

@@ -217,16 +217,8 @@ class RunSubject(Subject):
 
     def with_budget(self, budget: Budget) -> Run:
         """Return the run with another budget, its spine included."""
-        name = budget.mechanism.loss_name
-        spec = BudgetSpec(
-            rho=budget.total if name == "rho" else None,
-            epsilon=budget.total if name == "epsilon" else None,
-            geolevels=budget.geolevels,
-            queries=budget.queries,
-            delta=budget.delta,
-            mechanism=budget.mechanism,
-            neighbours=budget.neighbours,
-        )
+        spec = BudgetSpec(delta=budget.delta, mechanism=budget.mechanism, neighbours=budget.neighbours)
+        spec = spec.stating(budget.total, budget.geolevels, budget.queries)
         resolved = replace(
             self.run.resolved, budget=spec, mechanism=budget.mechanism, neighbours=budget.neighbours
         )

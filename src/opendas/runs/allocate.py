@@ -22,7 +22,7 @@ from opendas.allocation.after_least_squares_joint import (
 from opendas.allocation.histogram import CountHistogram, Level, unknown_counts
 from opendas.allocation.joint import Pair, QueryAllocation, allocate_queries, pair_weights
 from opendas.allocation.level_counts import LevelCounts
-from opendas.budget.allocation import DEFAULT_DELTA, EVERY_OTHER
+from opendas.budget.allocation import DEFAULT_DELTA, EVERY_OTHER, Budget
 from opendas.budget.presets import preset
 from opendas.constraints.table import invariant_geolevels
 from opendas.custody.account import ALLOCATE
@@ -72,18 +72,7 @@ class RunAllocation:
 
     def toml(self) -> str:
         """Return the ``[budget]`` section of a run file, exact, with the source."""
-        budget = self.allocation.budget
-        lines = [
-            "[budget]",
-            f"source = {toml_value(self.allocation.source)}",
-            f"{budget.mechanism.loss_name} = {_decimal(budget.total)}",
-            *([f"delta = {_decimal(budget.delta)}"] if budget.delta != DEFAULT_DELTA else []),
-            f"geolevels = {_shares(budget.geolevels)}",
-            "",
-            "[budget.queries]",
-            *(f"{toml_key(level)} = {_shares(shares)}" for level, shares in budget.queries.items()),
-        ]
-        return "\n".join(lines) + "\n"
+        return budget_section(self.allocation.budget, self.allocation.source)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer of ``opendas allocate RUN.toml --json``."""
@@ -389,6 +378,25 @@ def _filled(pair: Pair, known: Mapping[str, Level]) -> Pair:
     return Pair(pair.geolevel, pair.query, replace(level, counts=counts, fixed=pair.level.fixed))
 
 
+def budget_section(budget: Budget, source: str | None = None) -> str:
+    """Write a budget as the ``[budget]`` section of a run file, exact, with the source of its shares."""
+    lines = [
+        "[budget]",
+        *([] if source is None else [f"source = {toml_value(source)}"]),
+        f"{budget.mechanism.loss_name} = {_decimal(budget.total)}",
+        *([f"delta = {_decimal(budget.delta)}"] if budget.delta != DEFAULT_DELTA else []),
+        f"geolevels = {_shares(budget.geolevels)}",
+        "",
+        "[budget.queries]",
+        *(
+            f"{toml_key(level)} = {_shares(shares)}"
+            for level, shares in budget.queries.items()
+            if budget.geolevels[level]
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def _decimal(value: Fraction) -> str:
     """Write a number for TOML: as a decimal where that is exact and short, else as a fraction."""
     return toml_value(decimal_text(value, 20) or format_fraction(value))
@@ -401,7 +409,7 @@ def _shares(shares: Mapping[str, Fraction]) -> str:
 def with_budget(text: str, section: str) -> str:
     """Return the text of a run file with its ``[budget]`` sections replaced.
 
-    `section`: as :meth:`RunAllocation.toml` writes it.
+    `section`: as :func:`budget_section` writes it.
     """
     return "".join(_other_sections(text.splitlines(keepends=True))).rstrip("\n") + "\n\n" + section
 

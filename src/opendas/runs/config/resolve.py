@@ -410,7 +410,7 @@ def _resolved(
         recipe=recipe,
         levels=levels,
         stand_ins=stand_ins(geolevels, recipe.steps),
-        budget=budget or _budget(run_file.budget, product, geolevels, mechanism, neighbours),
+        budget=budget or budget_spec(run_file.budget, product, geolevels, mechanism, neighbours),
         mechanism=mechanism,
         neighbours=neighbours,
         estimator=given if isinstance(given, str) else given.name,
@@ -691,7 +691,7 @@ def _check_geolevels(where: str, given: Iterable[str], geolevels: Sequence[str])
             raise ConfigError(f"{where}: no geolevel {level!r} in this run; {nearest(level, known)}")
 
 
-def _budget(
+def budget_spec(
     section: BudgetSection,
     product: Product,
     geolevels: Sequence[str],
