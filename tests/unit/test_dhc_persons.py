@@ -144,6 +144,10 @@ def test_a_plan_is_made_and_says_what_it_leaves_out(tmp_path: Path) -> None:
     assert sum((row.rho or 0 for row in plan.rows), F(0)) == F(24811, 5000)
     assert not plan.gains
     assert any("not computed for 1,227,744 cells" in warning for warning in plan.warnings)
+    asked = {row.query for row in plan.expected}
+    assert asked == {name for name in PRODUCT.query_names if PRODUCT.workload.group(name).size <= 100}
+    assert all((row.mean_sd == 0) == ((row.name, row.query) == ("state", "total")) for row in plan.expected)
+    assert all(row.mean_sd < 60 for row in plan.expected)
     document = plan.to_dict()["forecast"]
     assert document["seconds"] is None
     assert any("without stages" in line for line in document["assumptions"])

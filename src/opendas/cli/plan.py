@@ -130,9 +130,13 @@ def _show_plan(plan: dict[str, Any]) -> None:
     click.echo(text_table([_readable(row) for row in plan["rows"]], columns))
     if plan.get("expected"):
         click.echo()
-        click.echo("expected standard error of the total, by least squares on the noise alone")
+        named = ["query"] if any(row["query"] != "total" for row in plan["expected"]) else []
+        click.echo(
+            f"expected standard error of {'an answer' if named else 'the total'}, by least squares on the "
+            "noise alone"
+        )
         click.echo("(released counts are not negative, so that small ones, at blocks, err far less):")
-        click.echo(text_table(plan["expected"], ["name", "areas", "mean_sd", "max_sd"]))
+        click.echo(text_table(plan["expected"], ["name", *named, "areas", "mean_sd", "max_sd"]))
     if plan.get("gains"):
         click.echo()
         click.echo("expected standard error of an answer, by estimator (noise alone, as above):")

@@ -232,7 +232,11 @@ class ExpectedError:
 
 
 def expected_rows(
-    expected: ExpectedError, frame: Frame, queries: Sequence[str] = ("total",)
+    expected: ExpectedError,
+    frame: Frame,
+    queries: Sequence[str] = ("total",),
+    *,
+    entities: bool = True,
 ) -> tuple[ExpectedRow, ...]:
     """Summarise expected errors per official geolevel and per entity category.
 
@@ -240,6 +244,8 @@ def expected_rows(
     ----------
     frame : Frame
         The public frame that the spine was made of: its official codes and entities.
+    entities : bool
+        Also per entity category.
 
     Returns
     -------
@@ -254,7 +260,7 @@ def expected_rows(
             found += expected.summary(geolevel, queries)
         else:
             found += expected.area_summary("geolevel", geolevel, frame.codes(geolevel), queries)
-    for category in frame.categories:
+    for category in frame.categories if entities else ():
         found += expected.area_summary("entity", category, frame.codes(category), queries)
     return tuple(found)
 

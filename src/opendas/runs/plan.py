@@ -17,8 +17,9 @@ from opendas.engines.local import workers_for
 from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Spine
 from opendas.geography.summary import SpineSummary, summarise
-from opendas.gls.expected_error import ExpectedError, ExpectedRow, expected_rows
+from opendas.gls.expected_error import ExpectedRow, expected_rows
 from opendas.gls.expected_topdown import GainRow, gain_rows
+from opendas.intervals.expected_margins import MOST_CELLS, MOST_ROWS, expected_total, margin_rows
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protected import Protection, protection_of
 from opendas.privacy.exact import format_fraction
@@ -36,9 +37,6 @@ from opendas.topdown.model import WHOLE_TREE
 if TYPE_CHECKING:
     import pandas as pd
 
-GAIN_CELLS = 1 << 16
-"""Expected errors by estimator are computed for at most so many cells; plans of more say so."""
-
 
 @dataclass(frozen=True, slots=True)
 class PlanTable:
@@ -53,12 +51,14 @@ class PlanTable:
     stamps : tuple of str
         Stamps that the certificate would show.
     expected : tuple of ExpectedRow
-        Expected error of the total at every official geolevel and entity category, by the noise alone.
+        Expected error of the total at every official geolevel and entity category, by the noise alone; of
+        products of more than :data:`~opendas.intervals.expected_margins.MOST_CELLS` cells also that of small
+        query groups at official geolevels.
     source : str or None
         Where the budget's shares come from, as the run file says.
     gains : tuple of GainRow
         Expected error by estimator, of every declared query group at the official geolevels of the spine;
-        none for more than :data:`GAIN_CELLS` cells.
+        none where cells are many.
     protection : Protection or None
         What the exact facts leave protected.
     records : float or None
@@ -183,12 +183,12 @@ def make_plan(run: Run, records: float | None = None) -> PlanTable:
     Raises `PrivacyError` if exact facts leave nothing to protect.
     """
     plan, protection = run.plan, protection_of(run.protection)
-    error = ExpectedError.build(plan)
-    expected = expected_rows(error, run.frame)
+    error, large = expected_total(plan), run.product.schema.size > MOST_CELLS
+    expected = (*expected_rows(error, run.frame), *(margin_rows(plan, run.frame) if large else ()))
     stamps = (*run.reader.frame()[1], *run.domain_stamps)
     source = run.resolved.budget.source
     gains: tuple[GainRow, ...] = ()
-    if run.resolved.estimator != "block-by-block" and run.product.schema.size <= GAIN_CELLS:
+    if run.resolved.estimator != "block-by-block" and not large:
         gains = gain_rows(error, run.product.query_names)
     return PlanTable(
         run,
@@ -215,10 +215,11 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
             f"the shares of preset {named!r} were derived for the estimator {made_for!r}; this run has "
             f"{run.resolved.estimator!r}: see docs/explanation/choosing-a-budget.md."
         )
-    if plan.product.schema.size > GAIN_CELLS and run.resolved.estimator != "block-by-block":
+    if plan.product.schema.size > MOST_CELLS and run.resolved.estimator != "block-by-block":
         yield (
             f"expected errors by estimator are not computed for {plan.product.schema.size:,} cells: at most "
-            f"{GAIN_CELLS:,}. Those of the total, and the noise of every query group, are."
+            f"{MOST_CELLS:,}. Those of least squares are, for the total and query groups of at most "
+            f"{MOST_ROWS} rows, each from what all measurements say about its margin."
         )
     fixed = [
         (plan.spine.names[level], query)
@@ -313,11 +314,11 @@ def describe_spine(run: Run) -> SpineTable:
 
 def _spine_errors(run: Run) -> Iterator[dict[str, Any]]:
     """Give the expected error of the total, and that of the standard spine where it has the same levels."""
-    rows = expected_rows(ExpectedError.build(run.plan), run.frame)
+    rows = expected_rows(expected_total(run.plan), run.frame)
     beside: dict[tuple[str, str], float] = {}
     if run.resolved.recipe.steps and run.spine.names == run.frame.geolevels:
         standard = MeasurementPlan(run.product, standard_spine(run.frame), run.budget)
-        found = expected_rows(ExpectedError.build(standard), run.frame)
+        found = expected_rows(expected_total(standard), run.frame)
         beside = {(row.kind, row.name): row.mean_sd for row in found}
     for row in rows:
         yield {**row.to_dict(), "standard_mean_sd": beside.get((row.kind, row.name))}

@@ -1,0 +1,91 @@
+"""Expected errors of a product of many cells: each query group on its own margin, before any noise is drawn.
+
+The blocks of :mod:`opendas.gls.blocks` are too many for a million cells whose recodes cross. Here a question
+about some rows is answered on the margin that tells them apart, from the sums of all measurements, as
+``opendas interval`` does from noisy answers (:mod:`opendas.intervals.margins`): one small matrix a geounit.
+
+Axes: ``q`` query groups, ``c`` possible cells of the margin, ``m`` rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from opendas.arrays import Floats
+from opendas.constraints.table import invariant_geolevels
+from opendas.geography.frame import Frame
+from opendas.gls.blocks import Algebra, Blocks, RowClasses
+from opendas.gls.expected_error import ExpectedError, ExpectedRow, expected_rows
+from opendas.intervals.margins import Margin, joined
+from opendas.measurement.plan import MeasurementPlan
+from opendas.schema.query_groups import QueryGroup
+
+MOST_CELLS = 1 << 16
+"""Products of more cells are answered margin by margin."""
+MOST_ROWS = 100
+"""Query groups of more rows have no expected errors then: a kind of geounit takes a matrix of that size."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _MarginAlgebra(Algebra):
+    """One block, with a coordinate for each possible cell of a margin."""
+
+    margin: Margin
+
+    def rows(self, query: QueryGroup) -> RowClasses:
+        """Describe the rows of a query group that the margin answers; those of impossible cells are zero."""
+        found = self.margin.query(query)
+        held = _indicators(found.query, self.margin)
+        rows = np.where(found.row[:, None] < 0, 0.0, held[found.row])
+        return RowClasses(np.arange(len(rows)), ((rows[:, :, None] * rows[:, None, :])[:, None],))
+
+
+def _indicators(query: QueryGroup, margin: Margin) -> Floats:
+    """Return which possible cells of a margin each row of a query group of it counts, float64 (m, c)."""
+    row = query.row_of_cell[np.flatnonzero(margin.product.possible)]
+    return np.asarray(row[None, :] == np.arange(query.size)[:, None], dtype=np.float64)
+
+
+def expected_on_margin(plan: MeasurementPlan, question: str) -> ExpectedError:
+    """Prepare the expected errors of one query group, from what all others say about the margin of its rows.
+
+    Of `question` alone, and of those that are sums of its rows.
+    """
+    product = plan.product
+    workload, asked = product.workload, product.workload.group(question)
+    groups = [np.zeros(length, dtype=np.int64) for length in product.schema.shape]
+    for factor in asked.factors:
+        levels = workload.group_of_level(factor)
+        groups[workload.positions[factor]] = joined(levels, levels)  # in the order of their first levels
+    margin = Margin(product, tuple(groups))
+    queries = {planned.query.name: planned.query for level in plan.levels for planned in level.queries}
+    queries |= {
+        workload.canonical(name): workload.group(name) for name in invariant_geolevels(product, plan.spine)
+    }
+    size = int(np.count_nonzero(margin.product.possible))
+    matrices = np.empty((len(queries), 1, size, size))
+    for number, query in enumerate(queries.values()):
+        summed = margin.query(query).query
+        held = _indicators(summed, margin)
+        draws = np.ones(summed.size) if summed.draws is None else summed.draws
+        matrices[number, 0] = held.T @ (held / draws[:, None])
+    start = np.zeros(1, dtype=np.int64)
+    block = Blocks(matrices, np.arange(size)[None], start)
+    return ExpectedError.build(plan, algebra=_MarginAlgebra((), (), tuple(queries), (block,), margin))
+
+
+def expected_total(plan: MeasurementPlan) -> ExpectedError:
+    """Prepare the expected errors of the total, on its margin where there are many cells."""
+    if plan.product.schema.size > MOST_CELLS:
+        return expected_on_margin(plan, "total")
+    return ExpectedError.build(plan)
+
+
+def margin_rows(plan: MeasurementPlan, frame: Frame) -> tuple[ExpectedRow, ...]:
+    """Summarise query groups of at most :data:`MOST_ROWS` rows per official geolevel, the total left out."""
+    product = plan.product
+    names = [name for name in product.query_names if 1 < product.workload.group(name).size <= MOST_ROWS]
+    found = [expected_rows(expected_on_margin(plan, name), frame, (name,), entities=False) for name in names]
+    return tuple(row for rows in found for row in rows)
