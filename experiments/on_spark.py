@@ -121,7 +121,7 @@ def main() -> None:
     given = parser.parse_args()
     os.environ.setdefault("SOURCE_DATE_EPOCH", "1700000000")
     sent = Sent()
-    log = logging.getLogger("opendas.engines.spark.executors")
+    log = logging.getLogger("opendas.engines.spark.session")
     log.setLevel(logging.INFO)
     log.addHandler(sent)
     rows: list[tuple[object, ...]] = []

@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from support.phsafe_measurements import Key, Truth, made_truth, measurements, write_measurements
 
 from opendas.geography.states import STATES
+from opendas.phsafe.posterior.files import AVERAGES, COUNTS, Model
 from opendas.phsafe.posterior.run import post_process
-from opendas.phsafe.posterior.tables import AVERAGES, COUNTS, Model
 
 CLASSES = (0.0, 1.0, 3.0, 10.0, math.inf)
 """Size of a true count, in standard deviations of its noise."""

@@ -26,8 +26,7 @@ from support.accounted_plans import (
 )
 from support.seeds import examples
 
-from opendas.budget.allocation import Budget
-from opendas.budget.contribution import Contribution
+from opendas.budget.allocation import Budget, Contribution
 from opendas.errors import ConfigError, GeographyError
 from opendas.geography.frame import Frame
 from opendas.measurement.account import PlanAccount

@@ -35,8 +35,7 @@ from opendas.custody.run_key import RunKey
 from opendas.errors import ConfigError, PrivacyError
 from opendas.phsafe.config import Mode, read_config
 from opendas.phsafe.counting import exact_cubes
-from opendas.phsafe.inputs.digest import bucket_digests, canonical_bytes
-from opendas.phsafe.inputs.linking import link, sort_inputs
+from opendas.phsafe.inputs.linking import bucket_digests, canonical_bytes, link, sort_inputs
 from opendas.phsafe.inputs.read_csv import read_csv
 from opendas.phsafe.inputs.records import to_words
 from opendas.phsafe.output import exact_declarations

@@ -395,7 +395,7 @@ def test_no_task_gives_the_driver_what_grows_with_the_nation(runs: Runs) -> None
 ALLOWED = {
     "engines/spark/partitions.py": 1,  # answers of tasks: totals, tags; cubes of household tables
     "engines/spark/engine.py": 1,  # answers of items: that they are done
-    "engines/spark/executors.py": 2,  # what executors lack, asked in two ways
+    "engines/spark/session.py": 2,  # what executors lack, asked in two ways
     "engines/spark/reading.py": 1,  # how many rows a file has, and what is wrong with it
     "phsafe/spark/rows.py": 1,  # how many lines a block has, and headers
 }

@@ -11,8 +11,8 @@ from support.assembled import assemble, same
 from support.mini import mini_frame, mini_histogram, mini_product
 
 import opendas.engines.truth as truth
+from opendas.engines.subtree import UsedColumns
 from opendas.engines.truth import LeafCounts
-from opendas.engines.used import UsedColumns
 from opendas.measurement.family import UsedAnswers
 from opendas.readers.counting.entries import HistogramWriter, open_histogram
 

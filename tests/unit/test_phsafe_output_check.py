@@ -20,8 +20,8 @@ from opendas.custody.folders import sha256_file
 from opendas.custody.signing_key import SigningKey
 from opendas.phsafe.config import Config, Mode, parse_config
 from opendas.phsafe.output import PART_FILE
+from opendas.phsafe.posterior.files import Model
 from opendas.phsafe.posterior.run import post_process
-from opendas.phsafe.posterior.tables import Model
 from opendas.phsafe.run import HouseholdOptions, run_exact, run_private
 from opendas.phsafe.sensitivity import Answers, Sensitivity
 from opendas.phsafe.tables import OUTPUTS

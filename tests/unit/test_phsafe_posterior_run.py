@@ -15,8 +15,8 @@ from support.phsafe_measurements import Truth, made_truth, measurements, write_m
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.errors import ConfigError, DataError, FormatError
+from opendas.phsafe.posterior.files import COUNTS, Model
 from opendas.phsafe.posterior.run import PostProcessing, check_averages, check_counts, post_process
-from opendas.phsafe.posterior.tables import COUNTS, Model
 from opendas.phsafe.posterior.truncated import truncated_mean
 
 COUNT_HEADER = (

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from support.households import random_world, write_world
 
-from opendas.phsafe.inputs.digest import BUCKETS, bucket_digests, bucket_of, canonical_bytes
-from opendas.phsafe.inputs.linking import sort_inputs
+from opendas.phsafe.inputs.linking import BUCKETS, bucket_digests, bucket_of, canonical_bytes, sort_inputs
 from opendas.phsafe.inputs.read_csv import read_csv
 from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units, from_words, to_words
 

@@ -213,7 +213,7 @@ def test_purposes_give_different_keys() -> None:
 HASHES = {
     "budget/allocation.py": "the budget",
     "engines/checkpoint.py": "finished tasks: estimates and noisy answers, under state/",
-    "engines/spark/executors.py": "source files of the package",
+    "engines/spark/session.py": "source files of the package",
     "engines/subtree.py": "geocodes, which are public",
     "topdown/posterior.py": "geocodes and noisy answers of a family: the seed of its chains, in memory",
     "geography/spine.py": "the spine",
@@ -224,7 +224,7 @@ HASHES = {
     "files/mdf/layout.py": "geocodes, which are public: names of files",
     "measurement/discovery.py": "the plan of a discovery",
     "measurement/plan.py": "the plan",
-    "phsafe/inputs/digest.py": "rows, for the keyed tag alone: in memory, never written",
+    "phsafe/inputs/linking.py": "rows, for the keyed tag alone: in memory, never written",
     "phsafe/config.py": "the plan",
     "phsafe/truncation.py": "rows of a household in the published order: in memory, never written",
     "custody/ledger_lines.py": "lines of the ledger",

@@ -201,7 +201,7 @@ def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
     }
     random = {n for n in MODULES if any(m in ("random", "secrets") for m, _ in imported(n))}
     explorer = {f"opendas.explore.{part}" for part in ("app", "session")}
-    spark = {f"opendas.engines.spark.{part}" for part in ("counts", "engine", "executors")}
+    spark = {f"opendas.engines.spark.{part}" for part in ("counts", "engine", "session")}
     ours = {"opendas.runs.act", "opendas.custody.folders", "opendas.custody.books"}
     ours.add("opendas.runs.starting.discovery")
     assert random == ours | explorer | spark, (

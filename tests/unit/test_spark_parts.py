@@ -25,7 +25,7 @@ from support.mini import from_dense, mini_frame, mini_histogram, mini_product, t
 
 import opendas.engines.spark.counts as counting
 import opendas.engines.spark.engine as engine
-import opendas.engines.spark.executors as executors
+import opendas.engines.spark.session as executors
 from opendas.custody.folders import atomic_file, remove_partials
 from opendas.custody.input_tag import TagSum, tag_key, tag_of
 from opendas.custody.run_key import RunKey
@@ -43,7 +43,6 @@ from opendas.engines.spark.counts import (
     tag_table,
     unpack_entries,
 )
-from opendas.engines.spark.executors import prepare_executors, source_digest, write_package
 from opendas.engines.spark.partitions import (
     Answer,
     EachPartition,
@@ -55,7 +54,7 @@ from opendas.engines.spark.partitions import (
     write_shared,
 )
 from opendas.engines.spark.reading import together
-from opendas.engines.spark.session import _refuse_clear_text
+from opendas.engines.spark.session import _refuse_clear_text, prepare_executors, source_digest, write_package
 from opendas.engines.truth import input_tag
 from opendas.engines.work import KeyedSource
 from opendas.errors import (

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opendas.engines.subtree import PartResult
+from opendas.engines.subtree import PartResult, UsedColumns
 from opendas.engines.upward import BelowPart
-from opendas.engines.used import UsedColumns
 from opendas.schema.histogram import Histogram
 from opendas.topdown.model import FamilyRecord
 

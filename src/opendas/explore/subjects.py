@@ -15,8 +15,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from opendas.budget.allocation import Budget
-from opendas.budget.contribution import ONE_RECORD, Contribution
+from opendas.budget.allocation import ONE_RECORD, Budget, Contribution
 from opendas.budget.plan import attribute_rho, budget_loss, within_rho
 from opendas.budget.presets import preset, preset_names
 from opendas.budget.resolve import BudgetSpec, resolve_budget

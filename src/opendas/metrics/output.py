@@ -14,8 +14,8 @@ from pathlib import Path
 
 from opendas.custody.folders import open_folder
 from opendas.errors import EnvironmentFailure
+from opendas.metrics.errors import QUANTILES
 from opendas.metrics.evaluate import Evaluation
-from opendas.metrics.statistics import QUANTILES
 from opendas.schema.attributes import cell_text
 
 CONFIDENTIAL = "CONFIDENTIAL: computed from confidential data. Not for release."

@@ -25,8 +25,7 @@ from opendas.phsafe.certificate import issue_certificate, run_stamps
 from opendas.phsafe.config import Config, Mode, Plan, read_config
 from opendas.phsafe.counting import Progress, count_tables, exact_cubes
 from opendas.phsafe.folder import PRODUCT, HouseholdWorkspace, exact_folder, refuse_other
-from opendas.phsafe.inputs.digest import bucket_digests, canonical_bytes
-from opendas.phsafe.inputs.linking import link, sort_inputs
+from opendas.phsafe.inputs.linking import bucket_digests, canonical_bytes, link, sort_inputs
 from opendas.phsafe.inputs.read_csv import read_csv
 from opendas.phsafe.inputs.records import Inputs
 from opendas.phsafe.measure import measure, prepare_samplers
@@ -178,7 +177,7 @@ class LocalHouseholds:
         return validate(self._inputs, self._linked, self._config, every_table=every_table)
 
     def canonical_bytes(self) -> bytes:
-        """Return the bytes that the input tag digests; see :mod:`opendas.phsafe.inputs.digest`."""
+        """Return the bytes that the input tag digests; see :mod:`opendas.phsafe.inputs.linking`."""
         return canonical_bytes(bucket_digests(self._inputs))
 
     def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:

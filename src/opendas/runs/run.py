@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from opendas.budget.allocation import Budget
-from opendas.budget.contribution import Contribution
+from opendas.budget.allocation import Budget, Contribution
 from opendas.budget.resolve import resolve_budget
 from opendas.constraints.table import ConstraintTable, invariant_geolevels
 from opendas.custody.account import PLAN

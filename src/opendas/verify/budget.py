@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from opendas.budget.allocation import Budget
-from opendas.budget.contribution import Contribution
+from opendas.budget.allocation import Budget, Contribution
 from opendas.custody.account import AccountFacts
 from opendas.custody.protected_units import change_of, unit_id
 from opendas.errors import CheckFailed, ConfigError

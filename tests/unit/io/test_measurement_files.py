@@ -11,8 +11,7 @@ import pytest
 
 from opendas.budget.allocation import Budget
 from opendas.engines.measurement_source import FileSource, check_measurement_files
-from opendas.engines.subtree import Part, PartLevel
-from opendas.engines.used import UsedColumns
+from opendas.engines.subtree import Part, PartLevel, UsedColumns
 from opendas.errors import FormatError
 from opendas.files.nmf import writing as writer_module
 from opendas.files.nmf.reading import Answers, MeasurementFile, measurement_metadata

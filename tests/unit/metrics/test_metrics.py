@@ -13,9 +13,11 @@ from opendas.geography.frame import Frame, official_codes
 from opendas.metrics.errors import (
     BLOCK_BINS,
     COUNTY_BINS,
+    QUANTILES,
     level_errors,
     levels_of,
     population_bins,
+    quantiles,
     query_rows,
 )
 from opendas.metrics.evaluate import evaluate
@@ -30,7 +32,6 @@ from opendas.metrics.race_groups import (
     quintile_classes,
     within_five_points,
 )
-from opendas.metrics.statistics import QUANTILES, quantiles
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons, pl94_units

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from support.households import random_world, write_world
 
-from opendas.phsafe.inputs.digest import bucket_digests
-from opendas.phsafe.inputs.linking import check_keys, link, sort_inputs
+from opendas.phsafe.inputs.linking import bucket_digests, check_keys, link, sort_inputs
 from opendas.phsafe.inputs.read_csv import read_csv
 from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units
 

@@ -24,9 +24,8 @@ from opendas.engines.spark.partitions import Answer, VersionsDiffer, pack
 from opendas.errors import EnvironmentFailure, Finding, PrivacyError
 from opendas.phsafe.config import Config, Mode, Plan, parse_config
 from opendas.phsafe.counting import count_tables, exact_cubes
-from opendas.phsafe.inputs.digest import bucket_digests
 from opendas.phsafe.inputs.findings import CSV_FILES, MOST_LINES, Source, list_lines
-from opendas.phsafe.inputs.linking import link
+from opendas.phsafe.inputs.linking import bucket_digests, link
 from opendas.phsafe.inputs.read_csv import read_csv
 from opendas.phsafe.inputs.records import Inputs
 from opendas.phsafe.measure import truncation_keys

@@ -15,8 +15,7 @@ from opendas.custody.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE
 from opendas.privacy.attacker import zcdp_power_bound
 from opendas.report.certificate import ReleasedFile, build_certificate
 from opendas.report.facts import RunFacts
-from opendas.report.html import report_html
-from opendas.report.opening import guess_bound, guess_picture, opening
+from opendas.report.html import guess_bound, guess_picture, opening, report_html
 from opendas.report.views import TotalMargin, decimal, file_groups, invariant_words, plural, total_margins
 
 DIGEST = "0123456789abcdef" * 4

@@ -16,7 +16,6 @@ from opendas.engines.local import default_workers
 from opendas.engines.outputs import Draw
 from opendas.engines.spark.counts import LastCut, SparkCounts, send_counts
 from opendas.engines.spark.engine import SparkEngine, draw_on_executors
-from opendas.engines.spark.executors import prepare_executors
 from opendas.engines.spark.partitions import write_shared
 from opendas.engines.spark.reading import (
     CheckUnits,
@@ -26,7 +25,7 @@ from opendas.engines.spark.reading import (
     read_on_executors,
     unit_findings,
 )
-from opendas.engines.spark.session import open_session, spark_failures
+from opendas.engines.spark.session import open_session, prepare_executors, spark_failures
 from opendas.engines.tasks import Engine
 from opendas.engines.truth import ExactCounts
 from opendas.engines.work import KeyedSource, Worker, draw_here

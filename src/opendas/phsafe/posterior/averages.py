@@ -12,9 +12,8 @@ import numpy as np
 from opendas.arrays import Ints
 from opendas.errors import DataError
 from opendas.phsafe.posterior.counts import rounded
-from opendas.phsafe.posterior.files import Grid
+from opendas.phsafe.posterior.files import AverageTable, CountTable, Grid, Model
 from opendas.phsafe.posterior.ratio import Block, Estimate, Fit, fit_block, pair_average, pair_count
-from opendas.phsafe.posterior.tables import AverageTable, CountTable, Model
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from opendas.arrays import Ints
-from opendas.phsafe.posterior.files import Grid, Key
+from opendas.phsafe.posterior.files import CountTable, Grid, Key, Model
 from opendas.phsafe.posterior.lattice import count_posterior, fine_step, normal_posterior, sum_of
-from opendas.phsafe.posterior.tables import CountTable, Model
 from opendas.phsafe.posterior.truncated import truncated_mean, truncated_quantile
 
 LEVEL = (0.05, 0.95)

@@ -22,8 +22,18 @@ from opendas.phsafe.posterior.averages import (
     measured,
 )
 from opendas.phsafe.posterior.counts import estimate_counts
-from opendas.phsafe.posterior.files import Grid, Key, estimate_path, read_measurements, write_estimates
-from opendas.phsafe.posterior.tables import AVERAGES, COUNTS, AverageTable, CountTable, Model
+from opendas.phsafe.posterior.files import (
+    AVERAGES,
+    COUNTS,
+    AverageTable,
+    CountTable,
+    Grid,
+    Key,
+    Model,
+    estimate_path,
+    read_measurements,
+    write_estimates,
+)
 from opendas.phsafe.posterior.truncated import Z95
 
 _log = logging.getLogger(__name__)

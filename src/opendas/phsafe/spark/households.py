@@ -33,9 +33,8 @@ from opendas.engines.spark.session import open_session, spark_failures
 from opendas.errors import ConfigError, Finding, FormatError, PrivacyError
 from opendas.phsafe.config import Config, Plan
 from opendas.phsafe.counting import count_tables, exact_cubes
-from opendas.phsafe.inputs.digest import BUCKETS, bucket_digests, canonical_bytes
 from opendas.phsafe.inputs.findings import MOST_LINES, InputFiles, Source
-from opendas.phsafe.inputs.linking import Linked, link
+from opendas.phsafe.inputs.linking import BUCKETS, Linked, bucket_digests, canonical_bytes, link
 from opendas.phsafe.inputs.records import Inputs
 from opendas.phsafe.spark.rows import BROKEN, KINDS, ROW_TYPES, ReadLines, TextFile, find_files, gather
 from opendas.phsafe.tables import Table

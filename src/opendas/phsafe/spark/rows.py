@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from opendas.engines.local import keep_modules
 from opendas.engines.spark.partitions import Batches, VersionsDiffer
 from opendas.errors import Finding
-from opendas.phsafe.inputs.digest import bucket_of
 from opendas.phsafe.inputs.findings import InputFiles, Source
+from opendas.phsafe.inputs.linking import bucket_of
 from opendas.phsafe.inputs.read_csv import (
     GEO_COLUMNS,
     PERSON_COLUMNS,

@@ -21,8 +21,7 @@ from opendas.engines.local import WorkerPool, default_workers
 from opendas.engines.tasks import in_turn
 from opendas.errors import ConfigError, EnvironmentFailure
 from opendas.geography.frame import Frame
-from opendas.metrics.errors import level_errors, levels_of, project
-from opendas.metrics.statistics import summary
+from opendas.metrics.errors import level_errors, levels_of, project, summary
 from opendas.privacy.exact import format_fraction
 from opendas.runs.account import note_reading, tagger_of
 from opendas.runs.config.words import checked_line
