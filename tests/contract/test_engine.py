@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support.assembled import assemble, same
 from support.mini import mini_frame, mini_histogram, mini_product
+from support.used import used_answers
 
 import opendas.engines.tasks as tasks
 import opendas.engines.upward as upward
@@ -61,7 +62,7 @@ def estimate(run, **more) -> Estimation:
 
 
 def used(found: Estimation) -> list[UsedAnswers]:
-    every = [used for task in found.finished() for used in task.read().used]
+    every = [used for task in found.finished() for used in used_answers(task.read().used)]
     return sorted(every, key=lambda used: (used.level, used.first))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.assembled import assemble, same
 from support.mini import mini_frame, mini_histogram, mini_product
+from support.used import used_answers
 
 import opendas.engines.truth as truth
 from opendas.engines.subtree import UsedColumns
@@ -79,7 +80,7 @@ def test_used_answers_by_query_equal_those_of_the_families(seed: int) -> None:
             pairs = list(zip(rows.tolist(), values.tolist(), strict=True))
             got = [pairs[start:stop] for start, stop in itertools.pairwise(offsets)]
             assert got == slow(here, query, first, 25)
-    again = list(columns)
+    again = list(used_answers(columns))
     assert [(u.level, u.first, u.query, u.values.tolist()) for u in again] == [
         (u.level, u.first, u.query, u.values.tolist()) for u in used
     ]

@@ -7,7 +7,7 @@ books (``OPENDAS_BOOKS``) lets runs in any folder find it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -26,9 +26,6 @@ from opendas.version import __version__
 FOLDER_VARIABLE = "OPENDAS_BOOKS"
 _KEY_SUFFIX = ".key"
 _FILE = b"opendas input file 1"
-
-InputTags = Callable[[RunKey], tuple[str, ...]]
-"""Function that tags an input under a book's key."""
 
 
 @dataclass(frozen=True, slots=True)

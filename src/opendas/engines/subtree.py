@@ -55,23 +55,6 @@ class UsedColumns:
             np.concatenate([empty, *(each.values.ravel() for each in used)]),
         )
 
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __iter__(self) -> Iterator[UsedAnswers]:
-        row = value = 0
-        for level, first, children, name, count in self.numbers.tolist():
-            yield UsedAnswers(
-                level,
-                first,
-                children,
-                self.names[name],
-                self.rows[row : row + count].astype(np.int32),
-                self.values[value : value + children * count].astype(np.int64).reshape(children, count),
-            )
-            row += count
-            value += children * count
-
     def of_query(self, level: int, query: str, first: int, geounits: int) -> tuple[Ints, Ints, Ints]:
         """Return what was used of one query group, geounit by geounit.
 

@@ -126,29 +126,12 @@ BIN_WIDTH = 50
 TOP = 1_000
 """From here on, one open interval."""
 
+FIVE_POINTS = Fraction(1, 20)
+"""By how much the share of the largest group may move."""
+
 _SAFE = 1 << 62
 TARGET = 500
 """The criterion speaks about areas of at least so many people."""
-
-
-def within_five_points(truth: Ints, estimate: Ints) -> npt.NDArray[np.int8]:
-    """Compare the share of the group that is largest in the truth.
-
-    - `truth`, `estimate` (g, k): counts of each group.
-    - Returns (g,): 1 if the share moves by at most 5 percentage points, 0 if by more or the estimate is
-      empty, -1 (left out) if the truth is empty.
-
-    Notes
-    -----
-    Exact, as :func:`largest_group_holds` is.
-
-    Examples
-    --------
-    >>> within_five_points(np.array([[60, 40], [60, 40]]), np.array([[55, 45], [54, 46]])).tolist()
-    [1, 0]
-    """
-    held, counted = largest_group_holds(truth, estimate, Fraction(1, 20))
-    return np.where(counted, held, -1).astype(np.int8)
 
 
 def largest_group_holds(truth: Ints, estimate: Ints, within: Fraction) -> tuple[Bools, Bools]:
@@ -161,6 +144,12 @@ def largest_group_holds(truth: Ints, estimate: Ints, within: Fraction) -> tuple[
     -----
     In integers: ``|e T - t E| <= within T E`` with the group's count and the total in truth (t, T) and
     estimate (e, E). Of groups equally large the first counts.
+
+    Examples
+    --------
+    >>> truth, estimate = np.array([[60, 40], [60, 40]]), np.array([[55, 45], [54, 46]])
+    >>> largest_group_holds(truth, estimate, FIVE_POINTS)[0].tolist()
+    [True, False]
     """
     largest = np.argmax(truth, axis=1)
     rows = np.arange(len(truth))
@@ -255,19 +244,14 @@ class Criterion:
         }
 
 
-def _criterion(geolevel: str, base: str, held: npt.NDArray[np.int8], population: Ints) -> Criterion:
+def _criterion(geolevel: str, base: str, held: Bools, counted: Bools, population: Ints) -> Criterion:
     interval = np.minimum(population, TOP) // BIN_WIDTH
     size = TOP // BIN_WIDTH + 1
-    counted = np.bincount(interval[held >= 0], minlength=size)
-    within = np.bincount(interval[held == 1], minlength=size)
-    bins = tuple(CriterionBin(population_interval(i), int(counted[i]), int(within[i])) for i in range(size))
-    large = held[population >= TARGET]
-    return Criterion(
-        geolevel,
-        base,
-        bins,
-        CriterionBin(f"{TARGET}+", int((large >= 0).sum()), int((large == 1).sum())),
-    )
+    held = held & counted
+    every, within = (np.bincount(interval[which], minlength=size).tolist() for which in (counted, held))
+    bins = tuple(CriterionBin(population_interval(i), every[i], within[i]) for i in range(size))
+    large, good = (int(which[population >= TARGET].sum()) for which in (counted, held))
+    return Criterion(geolevel, base, bins, CriterionBin(f"{TARGET}+", large, good))
 
 
 def criterion(levels: Iterable[LevelErrors], product: Product) -> tuple[Criterion, ...]:
@@ -285,6 +269,6 @@ def criterion(levels: Iterable[LevelErrors], product: Product) -> tuple[Criterio
         for base, keep in bases.items():
             truth = group_counts(level.truth, schema, keep)
             estimate = truth + group_counts(level.error, schema, keep)
-            held = within_five_points(truth, estimate)
-            found.append(_criterion(level.units.geolevel, base, held, level.population))
+            held = largest_group_holds(truth, estimate, FIVE_POINTS)
+            found.append(_criterion(level.units.geolevel, base, *held, level.population))
     return tuple(found)

@@ -83,11 +83,6 @@ class Config:
         """Whether any level is released without noise."""
         return any(loss == INFINITE for _, _, loss in self.measured)
 
-    @property
-    def puerto_rico(self) -> bool:
-        """Whether this is the run of Puerto Rico."""
-        return self.state_filter == (PUERTO_RICO,)
-
 
 def read_config(path: Path, mode: Mode, tables: tuple[Table, ...] = TABLES) -> Config:
     """Read a configuration file.

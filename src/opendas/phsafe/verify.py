@@ -294,7 +294,7 @@ def check_tables(
         run_check(table.name, partial(_check_table, out, table, whole_grid=whole_grid)) for table in expected
     ]
     checks += [
-        run_check(f"{one.name} from {one.source}", partial(_check_derived, out, one, config))
+        run_check(f"{one.name} from {one.source}", partial(_check_derived, out, one))
         for one in derived
         if one.source in config.budgets
     ]
@@ -376,7 +376,7 @@ def _close(text: str, variance: float) -> bool:
         return False
 
 
-def _check_derived(out: Path, derived: Derived, config: Config) -> str:
+def _check_derived(out: Path, derived: Derived) -> str:
     """Check that each derived count is the sum of counts of its source, with the same noise."""
     counts = {name: _counts(out, name) for name in (derived.name, derived.source)}
     for (region, group, cell), count in counts[derived.name].items():

@@ -247,14 +247,19 @@ def _finite(act: EarlierAct) -> Fraction:
 
 
 def _not_protected(run: RunFacts) -> str:
+    facts = run.invariants if run.protection is None else run.protection.facts
     text = _invariants(run.invariants) if run.protection is None else _exact_facts(run.protection)
+    if POPULATED_LEAVES in facts:
+        text += (
+            " The frame was taken from the records: whether a leaf is populated is published and not "
+            "protected."
+        )
     if DEMONSTRATION_FRAME in run.stamps:
         text += (
             " The frame was derived from confidential counts: what it shows of them is published exactly and "
             "not protected."
         )
     text += _domain_words(run)
-    facts = run.invariants if run.protection is None else run.protection.facts
     if not (facts or DEMONSTRATION_FRAME in run.stamps or _reads_records(run)):
         text += " No statistic of the confidential data is published exactly."
     return text
@@ -285,17 +290,9 @@ def _domain_words(run: RunFacts) -> str:
 
 
 def _exact_facts(found: Protection) -> str:
-    text = (
-        f"Not protected are what is published exactly ({', '.join(found.facts)}) and what follows from it."
-        if found.facts
-        else "This run holds no invariant, and no bound fixes a count."
-    )
-    if POPULATED_LEAVES in found.facts:
-        text += (
-            " The frame was taken from the records: whether a leaf is populated is published and not "
-            "protected."
-        )
-    return text
+    if not found.facts:
+        return "This run holds no invariant, and no bound fixes a count."
+    return f"Not protected are what is published exactly ({', '.join(found.facts)}) and what follows from it."
 
 
 def _left_protected(run: RunFacts) -> list[str]:
@@ -326,16 +323,10 @@ def _left_protected(run: RunFacts) -> list[str]:
 def _invariants(invariants: Sequence[str]) -> str:
     if not invariants:
         return "This run holds no invariant."
-    text = (
+    return (
         f"Not protected are the invariants ({', '.join(invariants)}) and what follows from them: where they "
         "count few records, that may be the state of one."
     )
-    if POPULATED_LEAVES in invariants:
-        text += (
-            " The frame was taken from the records: whether a leaf is populated is published and not "
-            "protected."
-        )
-    return text
 
 
 def _published(run: RunFacts, source: PublishedFile) -> list[str]:

@@ -92,7 +92,7 @@ def has_replicates(files: Sequence[Mapping[str, Any]]) -> bool:
     return any(str(file["path"]).startswith("replicates/") for file in files)
 
 
-def _errors(runs: Sequence[RunFacts], files: Sequence[Mapping[str, Any]]) -> str:
+def _errors(files: Sequence[Mapping[str, Any]]) -> str:
     said = "Counts carry noise unless they follow from exact ones or from the public frame. "
     if has_replicates(files):
         return f"{said}This release holds replicates: opendas margin gives the error of each count."
@@ -121,7 +121,7 @@ def opening(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: st
     return [
         ("Released", _released(runs)),
         ("Exact", _exact(runs)),
-        ("Not exact", _errors(runs, certificate["files"])),
+        ("Not exact", _errors(certificate["files"])),
         ("Protected", _attacker(runs)),
         ("Privacy loss", f"{losses}. Smaller is stronger."),
         (
@@ -188,20 +188,16 @@ def _environment() -> Environment:
     return environment
 
 
-def _power_rows(run: RunFacts) -> list[tuple[str, str]]:
-    """Return an upper bound on the power of any test at several false-positive rates."""
+def _power(run: RunFacts) -> tuple[list[tuple[str, str]], str]:
+    """Bound the power of any test: rows at several false-positive rates, and a curve."""
     if run.pure or run.loss is None or not run.guaranteed:
-        return []
-    bounds = [(alpha, zcdp_power_bound(run.loss, alpha)) for alpha in _FALSE_ALARMS]
-    return [(f"{alpha * 100:g} %", f"{min(power, 1.0) * 100:.1f} %") for alpha, power in bounds]
-
-
-def _power_picture(run: RunFacts) -> str:
-    """Draw the bound of :func:`_power_rows` as a curve."""
-    if run.pure or run.loss is None or not run.guaranteed:
-        return ""
-    bounds = [min(zcdp_power_bound(run.loss, level), 1.0) for level in POWER_LEVELS]
-    return power_svg(POWER_LEVELS, {"at most": bounds})
+        return [], ""
+    few, many = ([zcdp_power_bound(run.loss, level) for level in at] for at in (_FALSE_ALARMS, POWER_LEVELS))
+    rows = [
+        (f"{alpha * 100:g} %", f"{min(power, 1.0) * 100:.1f} %")
+        for alpha, power in zip(_FALSE_ALARMS, few, strict=True)
+    ]
+    return rows, power_svg(POWER_LEVELS, {"at most": [min(power, 1.0) for power in many]})
 
 
 def _spine_view(run: RunFacts) -> dict[str, Any] | None:
@@ -236,6 +232,7 @@ def _run_view(run: RunFacts, guarantee: Sequence[str]) -> dict[str, Any]:
     points = views.curve(run)
     deltas = {Fraction(1, 10**exponent) for exponent in _TABLE_EXPONENTS}
     matrix = views.share_matrix(run)
+    power, power_picture = _power(run)
     return {
         "facts": run,
         "record": run.to_dict(),
@@ -256,8 +253,8 @@ def _run_view(run: RunFacts, guarantee: Sequence[str]) -> dict[str, Any]:
         "official_head": views.official_head(run),
         "official": views.official_rows(run),
         "official_words": views.official_sentences(run),
-        "power": _power_rows(run),
-        "power_picture": _power_picture(run),
+        "power": power,
+        "power_picture": power_picture,
         "guarantee": guarantee,
         "spine": _spine_view(run),
         "pyramids": [(one, pyramid_svg(one)) for one in run.pyramids],

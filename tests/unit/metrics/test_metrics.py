@@ -22,15 +22,16 @@ from opendas.metrics.errors import (
 )
 from opendas.metrics.evaluate import evaluate
 from opendas.metrics.race_groups import (
+    FIVE_POINTS,
     GROUPS,
     Criterion,
     CriterionBin,
     blau_index,
     group_of_cell,
     has_groups,
+    largest_group_holds,
     population_interval,
     quintile_classes,
-    within_five_points,
 )
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.histogram import Histogram
@@ -255,7 +256,8 @@ def test_race_and_ethnicity_groups_cover_every_cell() -> None:
 def test_five_points_are_inclusive_and_follow_the_largest_group_of_the_truth() -> None:
     truth = np.array([[60, 40], [60, 40], [0, 0], [1, 0], [50, 50], [30, 70]])
     estimate = np.array([[55, 45], [54, 46], [5, 5], [0, 0], [55, 45], [76, 24]])
-    assert within_five_points(truth, estimate).tolist() == [1, 0, -1, 0, 1, 0]
+    held, counted = largest_group_holds(truth, estimate, FIVE_POINTS)
+    assert np.where(counted, held, -1).tolist() == [1, 0, -1, 0, 1, 0]
 
 
 def test_smallest_passing_interval_needs_all_above_to_pass() -> None:

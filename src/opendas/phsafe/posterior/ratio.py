@@ -58,11 +58,6 @@ class Block:
             raise ConfigError(f"Averages need bounds 0 < least < most; found {self.least} and {self.most}.")
 
     @property
-    def exact(self) -> bool:
-        """Whether nothing in it is noisy."""
-        return self.variance == 0 and not any(self.variances)
-
-    @property
     def deviations(self) -> tuple[float, ...]:
         """Standard deviations of the numerators and then of the denominator, none of them 0."""
         return tuple(max(math.sqrt(v), LEAST_DEVIATION) for v in (*self.variances, self.variance))
