@@ -9,14 +9,13 @@ import ast
 import re
 import tomllib
 from collections import defaultdict
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from support.sources import ROOT, nodes_of, paths
 
-import opendas
-
-ROOT = Path(opendas.__file__).parent
 PROJECT = Path(__file__).parents[2]
 
 MOST_MODULES = 15
@@ -27,23 +26,15 @@ SHORTEST = 80
 """Lines of a part that is never worth a file of its own."""
 
 
-def modules() -> dict[str, Path]:
-    """Every module of the package by name."""
-    found = {}
-    for path in sorted(ROOT.rglob("*.py")):
-        parts = ("opendas", *path.relative_to(ROOT).with_suffix("").parts)
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+MODULES = paths()
 
 
-MODULES = modules()
-
-
+@cache
 def importers(*, in_strings: bool = True) -> dict[str, set[str]]:
     """Who imports each module, or names it in a string, as tables of lazy names do."""
     found: dict[str, set[str]] = defaultdict(set)
-    for name, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for name in MODULES:
+        for node in nodes_of(name):
             if isinstance(node, ast.ImportFrom) and node.module:
                 names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             elif isinstance(node, ast.Import):
@@ -100,7 +91,9 @@ def test_what_only_a_neighbour_imports_is_part_of_it_or_says_why_not() -> None:
     for neighbour, names in sorted(parts.items()):
         together = lines_of(neighbour) + sum(map(lines_of, names))
         for name in names:
-            first = (ast.get_docstring(ast.parse(MODULES[name].read_text("utf-8"))) or "").split("\n\n")[0]
+            module = nodes_of(name)[0]
+            assert isinstance(module, ast.Module)
+            first = (ast.get_docstring(module) or "").split("\n\n")[0]
             if (together <= LONGEST or lines_of(name) < SHORTEST) and not re.search(r"\bapart\b", first):
                 alone.append(f"{name} <- {neighbour}")
     assert alone == []

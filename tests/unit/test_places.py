@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from support.sources import nodes_of, path_of, paths
 
-import opendas
-
-ROOT = Path(opendas.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "proofs" / "places.md"
 
 WRITERS = {
@@ -31,9 +29,9 @@ OWNED |= {("sqlite3", "connect"), ("pq", "write_table")}
 _MODE = re.compile(r"^[rwaxb+t]{1,3}$")
 
 
-def writing(tree: ast.Module) -> Iterator[str]:
+def writing(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield the calls of a module that can write a file, by name."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Call):
             continue
         function = node.func
@@ -65,15 +63,10 @@ def is_mode(value: ast.expr) -> bool:
     return isinstance(text, str) and _MODE.match(text) is not None and set(text) & set("wax+") != set()
 
 
-def modules() -> dict[str, ast.Module]:
-    paths = sorted(ROOT.rglob("*.py"))
-    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
-
-
 def test_the_page_names_every_module_that_writes() -> None:
     if not PAGE.is_file():
         pytest.skip("the docs are not beside the tests")
-    found = {name for name, tree in modules().items() if any(writing(tree))}
+    found = {path_of(name) for name in paths() if any(writing(nodes_of(name)))}
     listed = set(
         re.findall(
             r"`([a-z_/0-9]+\.py)`", PAGE.read_text(encoding="utf-8").split("## Files")[1].split("\n## ")[0]
@@ -110,4 +103,4 @@ def test_the_page_names_every_module_that_writes() -> None:
     ],
 )
 def test_the_search_sees_what_writes(text: str, found: list[str]) -> None:
-    assert list(writing(ast.parse(text))) == found
+    assert list(writing(ast.walk(ast.parse(text)))) == found

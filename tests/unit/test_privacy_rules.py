@@ -16,8 +16,8 @@ from support import pl94_zip
 from support.assembled import Assembled, assemble
 from support.mini import from_dense, mini_frame, mini_histogram, mini_product
 from support.noise import packed
+from support.sources import imports_of, nodes_of, path_of, paths
 
-import opendas
 import opendas.measurement.noisy as noisy
 import opendas.measurement.plan as plan_module
 import opendas.sampling.noise as noise_module
@@ -39,7 +39,6 @@ from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 
-ROOT = Path(opendas.__file__).parent
 Blocks = set[tuple[int, int]]
 
 
@@ -164,9 +163,9 @@ def test_one_query_group_cannot_be_measured_twice_under_one_address(run: Assembl
 
 def calls_of(method: str) -> list[tuple[str, ast.Call]]:
     return [
-        (path.relative_to(ROOT).as_posix(), node)
-        for path in sorted(ROOT.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        (path_of(name), node)
+        for name in paths()
+        for node in nodes_of(name)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
     ]
 
@@ -241,14 +240,10 @@ HASHES = {
 
 
 def test_the_modules_that_make_digests_are_these() -> None:
-    found = set()
-    for path in ROOT.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom):
-                names = [node.module or ""]
-            if any(name.split(".")[0] in ("hashlib", "hmac") for name in names):
-                found.add(path.relative_to(ROOT).as_posix())
+    hashing = ("hashlib", "hmac")
+    found = {
+        path_of(name) for name in paths() if any(of.split(".")[0] in hashing for of, _ in imports_of(name))
+    }
     assert found == set(HASHES)
 
 

@@ -14,60 +14,24 @@ import pkgutil
 import re
 import tomllib
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.sources import ROOT, imports_of, nodes_of, paths
 
-import opendas
 from opendas.gls.operators import Operators
 from opendas.report.facts import RunFacts
 
-ROOT = Path(opendas.__file__).parent
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
-
-
-def modules() -> dict[str, ast.Module]:
-    """Every module of the installed package, parsed."""
-    found = {}
-    for path in sorted(ROOT.rglob("*.py")):
-        parts = ("opendas", *path.relative_to(ROOT).with_suffix("").parts)
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = ast.parse(path.read_text(encoding="utf-8"))
-    return found
-
-
-MODULES = modules()
-
-
-def read_imports(name: str) -> Iterator[tuple[str, str]]:
-    """Yield (module, name) of every import, wherever it stands in the module."""
-    is_package = ROOT.parent.joinpath(*name.split("."), "__init__.py").is_file()
-    for node in ast.walk(MODULES[name]):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, ""
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parents = name.split(".")[: len(name.split(".")) - node.level + is_package]
-                base = ".".join([*parents, *([base] if base else [])])
-            for alias in node.names:
-                yield base, alias.name
-
-
-IMPORTS = {name: list(read_imports(name)) for name in MODULES}
-
-
-def imported(name: str) -> list[tuple[str, str]]:
-    return IMPORTS[name]
+MODULES = paths()
 
 
 def importers(wanted: str) -> set[str]:
     """Modules that import a name, under whatever path it is re-exported."""
-    return {name for name in MODULES if any(found == wanted for _, found in imported(name))}
+    return {name for name in MODULES if any(found == wanted for _, found in imports_of(name))}
 
 
 def within(name: str, *packages: str) -> bool:
@@ -106,12 +70,12 @@ def test_what_follows_the_measurement_imports_neither_readers_nor_keys() -> None
     for name in behind:
         bad = [
             (module, what)
-            for module, what in imported(name)
+            for module, what in imports_of(name)
             if within(module, *SEES_TRUTH_OR_KEY) or within(f"{module}.{what}", *SEES_TRUTH_OR_KEY)
         ]
         assert bad == [], name
         for package in ("opendas.sampling", "opendas.measurement", "opendas.files"):
-            names = {what for module, what in imported(name) if module == package}
+            names = {what for module, what in imports_of(name) if module == package}
             assert not names & {"RunKey", "NoiseSource", "NoisyMeasurements", "readers"}, name
 
 
@@ -190,7 +154,7 @@ def test_persons_and_key_meet_only_in_the_measurement_and_the_wiring_of_phsafe()
 
 
 def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
-    ciphers = {n for n in MODULES if any(m.startswith("cryptography") for m, _ in imported(n))}
+    ciphers = {n for n in MODULES if any(m.startswith("cryptography") for m, _ in imports_of(n))}
     assert ciphers == {
         "opendas.custody.run_key",
         "opendas.sampling.noise",
@@ -199,7 +163,7 @@ def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
         "opendas.custody.input_tag",
         "opendas.custody.signing_key",  # of certificates: it hides nothing
     }
-    random = {n for n in MODULES if any(m in ("random", "secrets") for m, _ in imported(n))}
+    random = {n for n in MODULES if any(m in ("random", "secrets") for m, _ in imports_of(n))}
     explorer = {f"opendas.explore.{part}" for part in ("app", "session")}
     spark = {f"opendas.engines.spark.{part}" for part in ("counts", "engine", "session")}
     ours = {"opendas.runs.act", "opendas.custody.folders", "opendas.custody.books"}
@@ -209,9 +173,9 @@ def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
     )
 
 
-def generators(tree: ast.Module) -> Iterator[str]:
+def generators(nodes: Iterable[ast.AST]) -> Iterator[str]:
     wanted = {"default_rng", "RandomState", "urandom", "getrandom", "PCG64", "Philox", "SFC64", "MT19937"}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr in wanted:
             yield node.attr
         elif isinstance(node, ast.ImportFrom):
@@ -232,8 +196,9 @@ def test_the_search_sees_generators_however_they_are_named() -> None:
         "np.random.Generator(bits)",
         "os.getrandom(8)",
     ):
-        assert list(generators(ast.parse(text))), text
-    assert not list(generators(ast.parse("def draw(rng: np.random.Generator) -> None: rng.normal()")))
+        assert list(generators(ast.walk(ast.parse(text)))), text
+    harmless = ast.parse("def draw(rng: np.random.Generator) -> None: rng.normal()")
+    assert not list(generators(ast.walk(harmless)))
 
 
 def test_other_generators_are_only_where_nothing_confidential_is_drawn() -> None:
@@ -244,24 +209,24 @@ def test_other_generators_are_only_where_nothing_confidential_is_drawn() -> None
 
     The public samplers draw for their caller, with either; no run uses them.
     """
-    found = {name: set(generators(tree)) for name, tree in MODULES.items()}
+    found = {name: set(generators(nodes_of(name))) for name in MODULES}
     system = {"urandom", "getrandom"}
     numpy = {name for name, used in found.items() if used - system}
     public = ("opendas.demo", "opendas.comparison.swapping", "opendas.runs.simulated.replicates")
     assert all(within(name, *public) for name in numpy), numpy
     keys = {f"opendas.custody.{part}" for part in ("run_key", "passphrase", "secret_files")}
     assert {name for name, used in found.items() if used & system} == keys | {"opendas.sampling.draws"}
-    assert {n for n in MODULES if ("opendas.sampling.draws", "sample") in imported(n)} == {"opendas.api"}
+    assert {n for n in MODULES if ("opendas.sampling.draws", "sample") in imports_of(n)} == {"opendas.api"}
 
 
 def test_no_clock_and_no_memory_gauge_decides_an_estimate() -> None:
     clocks = {"time", "datetime", "resource", "signal", "psutil", "gc"}
-    for name, tree in MODULES.items():
+    for name in MODULES:
         if not within(name, "opendas.topdown", "opendas.solvers", "opendas.measurement", "opendas.gls"):
             continue
-        assert not {module.split(".")[0] for module, _ in imported(name)} & clocks, name
-        strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-        names = {node.arg for node in ast.walk(tree) if isinstance(node, ast.keyword)}
+        assert not {module.split(".")[0] for module, _ in imports_of(name)} & clocks, name
+        strings = {node.value for node in nodes_of(name) if isinstance(node, ast.Constant)}
+        names = {node.arg for node in nodes_of(name) if isinstance(node, ast.keyword)}
         assert not (strings | names) & {"time_limit", "max_time"}, name
 
 
