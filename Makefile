@@ -4,7 +4,8 @@
 
 VENV ?= .venv
 PYTHON ?=
-PYTEST_ARGS ?= --numprocesses 2
+# Each process takes files side by side, so that what a file sets up is set up once.
+PYTEST_ARGS ?= --numprocesses 2 --dist worksteal
 FAST := --doctest-modules src/opendas tests/unit tests/contract tests/property tests/reference -m "not slow"
 FUZZ_ARGS ?= --runs 2000
 BIN := $(VENV)/bin

@@ -182,7 +182,7 @@ def test_losses_and_the_curve_are_those_of_the_accountant() -> None:
         assert epsilon["cks"] == epsilon_cks(budget.total, Fraction(1, 10**exponent))
 
 
-@pytest.mark.parametrize("spine", ["standard", "optimized"])
+@pytest.mark.parametrize("spine", ["standard", pytest.param("optimized", marks=pytest.mark.slow)])
 def test_the_exact_epsilon_is_that_of_the_plan(made: Path, spine: str) -> None:
     path = made / f"exact-{spine}.toml"
     path.write_text((made / "persons.toml").read_text().replace('spine = "standard"', f'spine = "{spine}"'))

@@ -156,21 +156,30 @@ def address(kind: str, folder: Path, host: str) -> str:
     }[kind]
 
 
+def told_of(place: object, out: Path) -> tuple[object, ...]:
+    """Return what is said of measurements: what they are, intervals, and the bytes of a tidy export."""
+    file = od.NoisyFile(place)
+    tables = [file.intervals("P1", geolevel=level).to_arrow() for level in ("county", "block")]
+    paths, _ = od.export_tidy(place, out)
+    return od.describe_measurements(place), tables, [path.read_bytes() for path in paths]
+
+
+@pytest.fixture(scope="module")
+def told_of_files(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
+    return told_of(folder, tmp_path_factory.mktemp("here"))
+
+
 @pytest.mark.parametrize("kind", ["http", "s3", "file"])
-def test_measurements_at_an_address_are_those_of_the_files(folder, server, tmp_path, kind, capsys) -> None:
+def test_measurements_at_an_address_are_those_of_the_files(
+    folder, told_of_files, server, tmp_path, kind, capsys
+) -> None:
     _, host = server
     place = address(kind, folder, host)
-    assert od.describe_measurements(place) == od.describe_measurements(folder)
-    for level in ("county", "block"):
-        ours = od.NoisyFile(place).intervals("P1", geolevel=level).to_arrow()
-        assert ours.equals(od.NoisyFile(folder).intervals("P1", geolevel=level).to_arrow())
+    assert told_of(place, tmp_path / "there") == told_of_files
     assert guarded(cli, ["nmf", place, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert guarded(cli, ["nmf", str(folder), "--json"]) == 0
     assert told == json.loads(capsys.readouterr().out)
-    paths, _ = od.export_tidy(place, tmp_path / "there")
-    here, _ = od.export_tidy(folder, tmp_path / "here")
-    assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in here]
 
 
 @pytest.mark.parametrize("kind", ["http", "s3"])

@@ -127,7 +127,9 @@ def test_ages_gain_from_what_is_known_of_adults(files, capsys) -> None:
 
 
 @pytest.mark.parametrize("query", ["hispanic", "votingage", "total"])
-@pytest.mark.parametrize("geolevel", ["county", pytest.param("tract", marks=pytest.mark.slow), "block"])
+@pytest.mark.parametrize(
+    "geolevel", ["county", *(pytest.param(level, marks=pytest.mark.slow) for level in ("tract", "block"))]
+)
 def test_never_worse_than_the_mean_row_by_row(files, capsys, query: str, geolevel: str) -> None:
     pl, dhc = map(str, files)
     asked = ["--query", query, "--geolevel", geolevel]
