@@ -16,7 +16,7 @@ from opendas.geography.recipe import NAMED_SPINES, Recipe, build_spine
 from opendas.geography.spine import Spine
 from opendas.gls.areas import area_estimates
 from opendas.gls.downward import down_pass
-from opendas.gls.model import TreeModel, plan_weights
+from opendas.gls.model import TreeModel
 from opendas.gls.upward import up_sweep
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.plan import MeasurementPlan
@@ -84,7 +84,7 @@ def land(name: str, seed: int) -> tuple[Made, MeasurementPlan]:
         spine,
         queries,
         [level.measured for level in plan.levels],
-        [plan_weights(plan, number, names) for number in range(len(spine.levels))],
+        [(1.0 / variances, which) for variances, which in map(plan.variances, range(len(spine.levels)))],
         PRODUCT.possible & ~closed,
         table,
         truth,

@@ -79,23 +79,13 @@ def allocate_after_least_squares(
 ) -> LeastSquaresAllocation:
     """Share a budget over the levels of a hierarchy of single counts.
 
-    Parameters
-    ----------
-    hierarchy : Hierarchy
-        Public. No count is used: variances after least squares depend on none.
-    total : Fraction, int or str, > 0
-        epsilon for the Laplace kinds, rho for the Gaussian ones.
-    mechanism : str, Mechanism or NoiseKind
-    weights : sequence of float, >= 0, optional
-        Weight of the variances of each level, top first; 1 each by default.
-    neighbours : str or Neighbours
-        ``unbounded`` (add or remove) or ``bounded`` (replace).
+    - `hierarchy`: public. No count is used: variances after least squares depend on none.
+    - `total`, > 0: epsilon for the Laplace kinds, rho for the Gaussian ones.
+    - `weights`, >= 0: weight of the variances of each level, top first; 1 each by default.
+    - `neighbours`: ``unbounded`` (add or remove) or ``bounded`` (replace).
 
-    Raises
-    ------
-    BudgetError
-        If the total is not positive or out of range, or above 300 for the discrete Laplace; weights are
-        negative, not finite, all zero or not one a level; or a pure plan has more than 12 levels.
+    Raises `BudgetError` if the total is not positive or out of range, or above 300 for the discrete Laplace;
+    weights are negative, not finite, all zero or not one a level; or a pure plan has more than 12 levels.
 
     Notes
     -----
@@ -144,22 +134,10 @@ def least_squares_variances(
 ) -> tuple[float | None, ...]:
     """Return, for each level, the sum over its geounits of the variances after least squares.
 
-    Parameters
-    ----------
-    budgets : sequence of Fraction or float, >= 0
-        epsilon or rho of each level, top first.
-    mechanism, neighbours
-        As in :func:`allocate_after_least_squares`.
+    - `budgets`, >= 0: epsilon or rho of each level, top first.
+    - Returns: in squared counts, exact for the noise; None where it is unbounded.
 
-    Returns
-    -------
-    tuple of (float or None)
-        In squared counts, exact for the noise; None where it is unbounded.
-
-    Raises
-    ------
-    BudgetError
-        If there is not one budget a level, or one is negative or not finite.
+    Raises `BudgetError` if there is not one budget a level, or one is negative or not finite.
     """
     kind, factor = noise_kind(mechanism), float(sensitivity_factor(relation(neighbours)))
     numbers = np.array([float(budget) for budget in budgets], dtype=np.float64)

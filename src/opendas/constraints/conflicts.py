@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from opendas.arrays import Bools, Ints
 from opendas.constraints.table import LinearSums
 from opendas.errors import ConstraintConflict, HeldConstraint
 from opendas.schema.query_groups import QueryGroup
@@ -23,8 +24,8 @@ from opendas.solvers.conflict import NO_LIMIT, RangeSystem, find_conflict
 class Atoms:
     """Cells that the same sets hold, taken together."""
 
-    of_cell: npt.NDArray[np.int64]  # (n,): atom of each cell
-    first: npt.NDArray[np.int64]  # (a,): a cell of each atom
+    of_cell: Ints  # (n,): atom of each cell
+    first: Ints  # (a,): a cell of each atom
 
     @classmethod
     def of(cls, maps: Sequence[npt.NDArray[Any]], size: int) -> Atoms:
@@ -41,7 +42,7 @@ class Atoms:
     def __len__(self) -> int:
         return len(self.first)
 
-    def sets(self, cells: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    def sets(self, cells: Bools) -> Bools:
         """Return sets of cells, bool (k, n), as sets of atoms, bool (k, a)."""
         return np.asarray(cells[:, self.first])
 
@@ -64,9 +65,7 @@ def is_laminar(sets: Any) -> bool:
     return bool(np.all(common.data == np.minimum(size[common.row], size[common.col])))
 
 
-def forest(
-    sets: Any, possible: npt.NDArray[np.bool_], *, laminar: bool
-) -> tuple[list[int], list[list[int]], npt.NDArray[np.bool_]]:
+def forest(sets: Any, possible: Bools, *, laminar: bool) -> tuple[list[int], list[list[int]], Bools]:
     """Return the order from small to large, disjoint sets inside each set, and whether they leave a cell out.
 
     Where sets cross, only the order of each set by itself is used: no set is inside another.
@@ -96,18 +95,16 @@ class Gathering:
 
     width: int  # number of variables, each a non-negative number of records
     held: list[HeldConstraint] = field(default_factory=list)
-    columns: list[npt.NDArray[np.int64]] = field(default_factory=list)
-    times: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    columns: list[Ints] = field(default_factory=list)
+    times: list[Ints] = field(default_factory=list)
 
-    def add(
-        self, held: HeldConstraint, columns: npt.NDArray[Any], times: npt.NDArray[np.int64] | None = None
-    ) -> None:
+    def add(self, held: HeldConstraint, columns: npt.NDArray[Any], times: Ints | None = None) -> None:
         """Add a constraint on the sum of some variables, each times its coefficient where these are given."""
         self.held.append(held)
         self.columns.append(np.asarray(columns, dtype=np.int64))
         self.times.append(np.ones(len(columns), np.int64) if times is None else times)
 
-    def add_linear(self, linear: LinearSums, geounit: int, where: str, blocks: npt.NDArray[np.int64]) -> None:
+    def add_linear(self, linear: LinearSums, geounit: int, where: str, blocks: Ints) -> None:
         """Add the linear constraints of a geounit, whose variables stand in blocks (b, 1) of atoms.
 
         `linear`: on the atoms.

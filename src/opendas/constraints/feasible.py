@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
+from opendas.arrays import Bools, Ints
 from opendas.constraints.conflicts import forest, is_laminar
 from opendas.constraints.table import ConstraintTable
 from opendas.constraints.tiers import Tiers
@@ -69,7 +69,7 @@ def check_feasible(product: Product, spine: Spine, table: ConstraintTable) -> No
         _together(tiers, *span)
 
 
-def _refuse(tiers: Tiers, number: int, bad: npt.NDArray[np.int64]) -> None:
+def _refuse(tiers: Tiers, number: int, bad: Ints) -> None:
     """Raise for the first of some geounits whose contradiction can be proved."""
     tier = tiers.tiers[number]
     for geounit in bad[:20].tolist():
@@ -82,7 +82,7 @@ def _refuse(tiers: Tiers, number: int, bad: npt.NDArray[np.int64]) -> None:
 # Geounits by themselves -------------------------------------------------------------------------------------
 
 
-def _alone(tiers: Tiers, number: int, *, laminar: bool) -> npt.NDArray[np.int64]:
+def _alone(tiers: Tiers, number: int, *, laminar: bool) -> Ints:
     """Return geounits of a tier whose own constraints contradict each other.
 
     Exact where the sets of cells are laminar; else no feasible geounit is named, though some that are not
@@ -100,12 +100,12 @@ def _alone(tiers: Tiers, number: int, *, laminar: bool) -> npt.NDArray[np.int64]
 
 
 def _crossed(
-    lower: npt.NDArray[np.int64],
-    upper: npt.NDArray[np.int64],
+    lower: Ints,
+    upper: Ints,
     order: list[int],
     below: list[list[int]],
-    leaves_out: npt.NDArray[np.bool_],
-) -> npt.NDArray[np.bool_]:
+    leaves_out: Bools,
+) -> Bools:
     """Go from small sets to large; return the geounits in which more is asked for than there is room for."""
     low, high = lower.copy(), np.minimum(upper, NO_LIMIT)
     wrong = np.zeros(lower.shape[1], dtype=bool)
@@ -143,7 +143,7 @@ def _together(tiers: Tiers, top: int, bottom: int) -> None:
             _refuse(tiers, top, np.array([geounit]))
 
 
-def _batches(width: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def _batches(width: Ints) -> Iterator[tuple[int, int]]:
     """Cut geounits into runs of about :data:`BATCH` variables, without those that are too large."""
     start, size = 0, 0
     for i, own in enumerate(width.tolist()):
@@ -181,7 +181,7 @@ def _program(tiers: Tiers, top: int, bottom: int, first: int, last: int) -> Rang
     possible = np.flatnonzero(tiers.possible)
     matrices, lowers, uppers = [], [], []
 
-    def add(matrix: Any, lower: npt.NDArray[np.int64], upper: npt.NDArray[np.int64]) -> None:
+    def add(matrix: Any, lower: Ints, upper: Ints) -> None:
         keep = np.flatnonzero((lower > 0) | (upper < NO_LIMIT))
         matrices.append(sparse.csr_array(matrix)[keep])
         lowers.append(lower[keep])

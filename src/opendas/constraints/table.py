@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Bools, Codes, refines
+from opendas.arrays import Bools, Codes, Ints, refines
 from opendas.errors import ConfigError, DataError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
@@ -34,7 +34,7 @@ class InvariantAnswers:
 
     name: str  # for instance ``"total@state"``
     query: QueryGroup
-    answers: npt.NDArray[np.int64]  # (g, m)
+    answers: Ints  # (g, m)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +44,7 @@ class JointTotal:
     name: str  # for instance ``"total@state"``
     # (g,): number of the divided geounit that each geounit is a part of, not decreasing.
     group: npt.NDArray[np.int32]
-    totals: npt.NDArray[np.int64]  # (J,): records in all parts of each divided geounit
+    totals: Ints  # (J,): records in all parts of each divided geounit
 
     def slice(self, start: int, stop: int) -> JointTotal:
         """Return what geounits ``start:stop`` hold together; a divided geounit must not be cut."""
@@ -64,12 +64,12 @@ class PublicCounts:
 
     name: str  # of the earlier product, or of the table, for messages
     query: QueryGroup  # of this product; its rows are what is counted there
-    starts: npt.NDArray[np.int64]  # (g + 1,): geounit ``i`` has entries ``starts[i]:starts[i + 1]``
+    starts: Ints  # (g + 1,): geounit ``i`` has entries ``starts[i]:starts[i + 1]``
     rows: npt.NDArray[np.int32]  # (entries,): rows of `query`, ascending for each geounit
-    counts: npt.NDArray[np.int64]  # (entries,): positive. Public.
+    counts: Ints  # (entries,): positive. Public.
 
     @property
-    def geounits(self) -> npt.NDArray[np.int64]:
+    def geounits(self) -> Ints:
         """Geounit of each entry."""
         return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
@@ -83,7 +83,7 @@ class PublicCounts:
             counts=self.counts[low:high],
         )
 
-    def on(self, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    def on(self, rows: npt.NDArray[np.int32]) -> Ints:
         """Return the counts of some rows, ascending, as a dense array, int64 (g, r)."""
         found = np.zeros((len(self.starts) - 1, len(rows)), dtype=np.int64)
         if len(rows):
@@ -103,8 +103,8 @@ class LinearSums:
     """
 
     names: tuple[str, ...]  # length M
-    coefficients: npt.NDArray[np.int64]  # (M, n): of each cell
-    at_most: npt.NDArray[np.int64]  # (g, M): of each geounit
+    coefficients: Ints  # (M, n): of each cell
+    at_most: Ints  # (g, M): of each geounit
 
     def on(self, cells: npt.NDArray[np.integer]) -> LinearSums:
         """Return the same for tables of some cells."""
@@ -120,8 +120,8 @@ class LevelConstraints:
     """Constraints of the geounits of one geolevel."""
 
     # lower, upper (g, B): bounds on the number of records in the cells of each bound.
-    lower: npt.NDArray[np.int64]
-    upper: npt.NDArray[np.int64]
+    lower: Ints
+    upper: Ints
     invariants: tuple[InvariantAnswers, ...]  # those that hold at this geolevel
     joint: JointTotal | None = None  # a total that holds for parts together
     tied: PublicCounts | None = None  # counts of an earlier release, which hold here
@@ -161,8 +161,8 @@ class ConstraintTable:
     """Constraints of a whole spine."""
 
     bound_names: tuple[str, ...]  # length B
-    bound_cells: npt.NDArray[np.bool_]  # (B, n): cells that each bound counts
-    possible: npt.NDArray[np.bool_]  # (n,): cells that are no structural zero
+    bound_cells: Bools  # (B, n): cells that each bound counts
+    possible: Bools  # (n,): cells that are no structural zero
     levels: tuple[LevelConstraints, ...]  # one per geolevel, top first
 
     def with_prior(self, name: str, query: QueryGroup, counts: Histogram) -> ConstraintTable:
@@ -212,9 +212,7 @@ _UNLIKE = (
 )
 
 
-def _check_tied(
-    tied: PublicCounts, invariant: InvariantAnswers, possible: npt.NDArray[np.bool_], geocodes: Codes
-) -> None:
+def _check_tied(tied: PublicCounts, invariant: InvariantAnswers, possible: Bools, geocodes: Codes) -> None:
     """Compare tied counts with an invariant that they determine."""
     rows, coarser = tied.query.row_of_cell[possible], invariant.query.row_of_cell[possible]
     if not refines(rows, coarser):
@@ -257,9 +255,7 @@ def invariant_geolevels(product: Product, spine: Spine) -> dict[str, int]:
     return found
 
 
-def bounds_of_leaves(
-    bounds: Sequence[Bound | TiedBound], frame: Frame, spine: Spine
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def bounds_of_leaves(bounds: Sequence[Bound | TiedBound], frame: Frame, spine: Spine) -> tuple[Ints, Ints]:
     """Return the least and the most records that bounds allow at each leaf, int64 (L, bounds), by the spine.
 
     Raises `DataError` if the frame lacks a column of units, or holds a count that cannot be one.
@@ -274,7 +270,7 @@ def bounds_of_leaves(
     return lower, upper
 
 
-def _units(frame: Frame, spine: Spine, column: str, what: str, most: int) -> npt.NDArray[np.int64]:
+def _units(frame: Frame, spine: Spine, column: str, what: str, most: int) -> Ints:
     """Return the public unit counts of the leaves that a constraint multiplies by at most `most`."""
     if column not in frame.units:
         raise DataError(
@@ -310,7 +306,7 @@ def linear_sums(product: Product, frame: Frame, spine: Spine) -> tuple[LinearSum
     return tuple(levels)
 
 
-def bound_cells(product: Product) -> npt.NDArray[np.bool_]:
+def bound_cells(product: Product) -> Bools:
     """Return which cells of the schema each bound of a product counts, bool (bounds, n)."""
     cells = np.zeros((len(product.bounds), product.schema.size), dtype=bool)
     for k, bound in enumerate(product.bounds):
@@ -319,7 +315,7 @@ def bound_cells(product: Product) -> npt.NDArray[np.bool_]:
 
 
 def bound_table(
-    product: Product, frame: Frame, spine: Spine, invariants: Mapping[str, npt.NDArray[np.int64]]
+    product: Product, frame: Frame, spine: Spine, invariants: Mapping[str, Ints]
 ) -> ConstraintTable:
     """Assemble the constraints of every geounit.
 
@@ -356,7 +352,7 @@ def _held(
     product: Product,
     spine: Spine,
     where: Mapping[str, int],
-    invariants: Mapping[str, npt.NDArray[np.int64]],
+    invariants: Mapping[str, Ints],
     number: int,
 ) -> tuple[tuple[InvariantAnswers, ...], JointTotal | None]:
     """Return what is exact at one geolevel: invariants taken there or below, and what parts share."""
@@ -381,9 +377,7 @@ def _held(
     return tuple(held), joint
 
 
-def _partitions(
-    product: Product, cells: npt.NDArray[np.bool_]
-) -> tuple[tuple[npt.NDArray[np.intp], bool], ...]:
+def _partitions(product: Product, cells: Bools) -> tuple[tuple[npt.NDArray[np.intp], bool], ...]:
     """Return the bounds of each query group, and whether together they count every possible cell."""
     queries = [product.workload.canonical(bound.query) for bound in product.bounds]
     found = []
@@ -395,11 +389,11 @@ def _partitions(
 
 
 def _tightened(
-    lower: npt.NDArray[np.int64],
-    upper: npt.NDArray[np.int64],
-    total: npt.NDArray[np.int64],
+    lower: Ints,
+    upper: Ints,
+    total: Ints,
     partitions: tuple[tuple[npt.NDArray[np.intp], bool], ...],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+) -> tuple[Ints, Ints]:
     """Return what an exact total leaves of the bounds: what is over for one row, and what it must take.
 
     The total implies it where it holds; summed over children it keeps their parent within what they can take.

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
+from opendas.arrays import Bools, Codes, Ints
 from opendas.constraints.conflicts import Atoms, Gathering, invariant_name
 from opendas.constraints.table import ConstraintTable, InvariantAnswers, LevelConstraints, LinearSums
 from opendas.errors import ConstraintConflict, HeldConstraint
@@ -36,14 +36,14 @@ class Tier:
     """One geolevel."""
 
     name: str
-    geocodes: Sequence[bytes] | npt.NDArray[np.bytes_]  # (g,)
-    parent: npt.NDArray[np.int64]  # (g,): index of each geounit's parent in the tier above
+    geocodes: Sequence[bytes] | Codes  # (g,)
+    parent: Ints  # (g,): index of each geounit's parent in the tier above
     # lower, upper (g, B): sums of the leaves' bounds.
-    lower: npt.NDArray[np.int64]
-    upper: npt.NDArray[np.int64]
+    lower: Ints
+    upper: Ints
     # tight_lower, tight_upper (g, B): what exact totals below leave of them.
-    tight_lower: npt.NDArray[np.int64]
-    tight_upper: npt.NDArray[np.int64]
+    tight_lower: Ints
+    tight_upper: Ints
     invariants: tuple[InvariantAnswers, ...]  # all that hold here: taken here, or sums of what is taken below
     own: tuple[InvariantAnswers, ...]  # those taken here
     linear: LinearSums | None = None  # on the atoms
@@ -62,13 +62,13 @@ class Tiers:
 
     tiers: tuple[Tier, ...]
     atoms: Atoms
-    possible: npt.NDArray[np.bool_]  # (a,)
+    possible: Bools  # (a,)
     bound_names: tuple[str, ...]  # length B
-    bound_sets: npt.NDArray[np.bool_]  # (B, a)
+    bound_sets: Bools  # (B, a)
     sets: Any  # sparse (r, a): of the bounds, then of the rows of each invariant, in the order of `queries`
     queries: tuple[str, ...]  # invariants of the run by name, ``"total@state"``
     # tuple of (str, bool (a,)): structural zeros in words.
-    zeros: tuple[tuple[str, npt.NDArray[np.bool_]], ...]
+    zeros: tuple[tuple[str, Bools], ...]
 
     @classmethod
     def of(cls, product: Product, spine: Spine, table: ConstraintTable) -> Tiers:
@@ -97,7 +97,7 @@ class Tiers:
             tuple((name, mask[atoms.first]) for name, mask in zeros),
         )
 
-    def starts(self, above: int, below: int) -> npt.NDArray[np.int64]:
+    def starts(self, above: int, below: int) -> Ints:
         """Return int64 (g + 1,): below geounit ``i`` of a tier lie ``starts[i]:starts[i + 1]`` of another."""
         starts = np.arange(len(self.tiers[below]) + 1, dtype=np.int64)
         for number in range(below, above, -1):
@@ -105,7 +105,7 @@ class Tiers:
             starts = starts[np.searchsorted(parent, np.arange(len(self.tiers[number - 1]) + 1))]
         return starts
 
-    def rows(self, number: int, start: int, stop: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def rows(self, number: int, start: int, stop: int) -> tuple[Ints, Ints]:
         """Return what some geounits of a tier hold of every set, int64 (r, g) each: least and most."""
         tier = self.tiers[number]
         size = (self.sets.shape[0], stop - start)
@@ -174,7 +174,7 @@ class Tiers:
             gathered.add(HeldConstraint("", name, "=", 0), columns)
         return gathered
 
-    def _gather(self, gathered: Gathering, tier: Tier, unit: int, blocks: npt.NDArray[np.int64]) -> None:
+    def _gather(self, gathered: Gathering, tier: Tier, unit: int, blocks: Ints) -> None:
         """Add the constraints of one geounit, whose variables stand in blocks of atoms."""
         where = f"{tier.name} {tier.label(unit)}"
         own = {invariant.name for invariant in tier.own}
@@ -200,7 +200,7 @@ class Tiers:
             gathered.add_linear(tier.linear, unit, where, blocks)
 
 
-def _zeros(product: Product, possible: npt.NDArray[np.bool_]) -> list[tuple[str, npt.NDArray[np.bool_]]]:
+def _zeros(product: Product, possible: Bools) -> list[tuple[str, Bools]]:
     """Return the structural zeros in words, each with the cells that it makes impossible, bool (n,)."""
     declared: Sequence[StructuralZero] = product.structural_zeros
     found = []
@@ -280,9 +280,7 @@ def _divided(product: Product, parts: Tier, held: LevelConstraints) -> tuple[Tie
     return whole, replace(parts, parent=joint.group.astype(np.int64))
 
 
-def _whole_codes(
-    geocodes: Sequence[bytes] | npt.NDArray[np.bytes_], first: npt.NDArray[np.int64], count: int
-) -> tuple[bytes, ...]:
+def _whole_codes(geocodes: Sequence[bytes] | Codes, first: Ints, count: int) -> tuple[bytes, ...]:
     """Return the codes of divided geounits: those of their parts without the character that differs."""
     codes = []
     for start, stop in itertools.pairwise([*first.tolist(), count]):

@@ -54,28 +54,19 @@ class ExpectedError:
     """Variances of the least-squares estimate of a plan.
 
     Made by :meth:`build`. Variances are exact for the integer noise of the plan and in squared counts.
-
-    Parameters
-    ----------
-    parents, own : tuple of int64 (g,)
-        Parent and class of noise of each geounit, per level of a tree: the spine's levels, and one more above
-        divided geounits whose total is published together.
-    information : tuple of Extended
-        Per level of the tree, of each class of noise: zero where nothing is measured, infinite where the
-        answer is public.
-    position : tuple of int
-        Position in `tree` of each level of the spine.
-    fixed : tuple of str
-        Invariants that are taken as known exactly.
     """
 
     plan: MeasurementPlan
     algebra: Algebra
+    # parents, own (g,): parent and class of noise of each geounit, per level of a tree: the spine's levels,
+    # and one more above divided geounits whose total is published together.
     parents: tuple[Ints, ...]
     own: tuple[Ints, ...]
+    # Per level of the tree, of each class of noise: zero where nothing is measured, infinite where the answer
+    # is public.
     information: tuple[Extended, ...]
-    position: tuple[int, ...]
-    fixed: tuple[str, ...]
+    position: tuple[int, ...]  # position in `tree` of each level of the spine
+    fixed: tuple[str, ...]  # invariants that are taken as known exactly
 
     @classmethod
     def build(
@@ -83,18 +74,12 @@ class ExpectedError:
     ) -> ExpectedError:
         """Prepare the blocks and the tree of a plan.
 
-        Parameters
-        ----------
-        fixed : bool
-            Take the product's invariants as known exactly, where they are published, and, as sums, above.
-        algebra : Algebra, optional
-            Blocks made before, for these query groups or more of the same product.
+        - `fixed`: take the product's invariants as known exactly, where they are published, and, as sums,
+          above.
+        - `algebra`: blocks made before, for these query groups or more of the same product.
 
-        Raises
-        ------
-        ConfigError
-            If an invariant holds at a geolevel that the spine does not have, or the product's recodes cross
-            too much.
+        Raises `ConfigError` if an invariant holds at a geolevel that the spine does not have, or the
+        product's recodes cross too much.
         """
         workload = plan.product.workload
         declared = invariant_geolevels(plan.product, plan.spine) if fixed else {}
@@ -134,17 +119,9 @@ class ExpectedError:
     def geounits(self, geolevel: str, query: str, positions: Sequence[int] | Ints | None = None) -> Floats:
         """Return the variance of each answer in each geounit of a geolevel of the spine.
 
-        Parameters
-        ----------
-        geolevel, query : str
-            The query group may be any that the product's attributes and recodes can express.
-        positions : sequence of int, optional
-            Only these geounits.
-
-        Returns
-        -------
-        float64 (g, m)
-            In squared counts; infinite where the measurements say nothing.
+        - `query`: any that the product's attributes and recodes can express.
+        - `positions`: only these geounits.
+        - Returns (g, m): in squared counts; infinite where the measurements say nothing.
         """
         number = self.position[self.spine.index(geolevel)]
         rows = self.rows(query)
@@ -157,20 +134,11 @@ class ExpectedError:
     def leaf_set(self, leaves: Sequence[int] | npt.NDArray[np.integer], query: str) -> Floats:
         """Return the variance of each answer in an area made of leaves.
 
-        Parameters
-        ----------
-        leaves : sequence of int
-            Positions on the spine's leaf level. A list of frame positions is turned into these by
-            inverting ``spine.leaf_order``.
+        - `leaves`: positions on the spine's leaf level: of positions in the frame,
+          ``spine.place_of_leaf[...]``.
+        - Returns (m,).
 
-        Returns
-        -------
-        float64 (m,)
-
-        Raises
-        ------
-        GeographyError
-            If a leaf is not on the spine.
+        Raises `GeographyError` if a leaf is not on the spine.
         """
         chosen = np.unique(np.asarray(leaves, dtype=np.int64))
         if len(chosen) and not 0 <= int(chosen[0]) <= int(chosen[-1]) < len(self.spine.leaf):
@@ -185,16 +153,10 @@ class ExpectedError:
     def areas(self, codes: Codes) -> tuple[Codes, Extended]:
         """Return areas named by a column of codes, and the covariance of each area's total.
 
-        Parameters
-        ----------
-        codes : bytes array (leaves,)
-            Code of the area of each leaf of the frame; empty for none.
-
-        Returns
-        -------
-        names : bytes array (areas,)
-        covariance : Extended
-            For :meth:`rows` (``rows(query).variances(covariance)`` is float64 (areas, classes)).
+        - `codes` (leaves,): code of the area of each leaf of the frame; empty for none.
+        - Returns the names of the areas.
+        - Returns the covariances, for :meth:`rows`: ``rows(query).variances(covariance)`` is float64 (areas,
+          classes).
         """
         grouping = Grouping.of("", codes[self.spine.leaf_order])
         leaves = grouping.members
@@ -240,18 +202,10 @@ def expected_rows(
 ) -> tuple[ExpectedRow, ...]:
     """Summarise expected errors per official geolevel and per entity category.
 
-    Parameters
-    ----------
-    frame : Frame
-        The public frame that the spine was made of: its official codes and entities.
-    entities : bool
-        Also per entity category.
-
-    Returns
-    -------
-    tuple of ExpectedRow
-        Geolevels from the top, then entity categories that have an entity. Official geounits that the spine
-        divides or leaves out are summed from the leaves, as every entity is.
+    - `frame`: the public frame that the spine was made of: its official codes and entities.
+    - `entities`: also per entity category.
+    - Returns: geolevels from the top, then entity categories that have an entity. Official geounits that the
+      spine divides or leaves out are summed from the leaves, as every entity is.
     """
     found: list[ExpectedRow] = []
     spine = expected.spine

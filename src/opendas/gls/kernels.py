@@ -323,19 +323,8 @@ def add_groups(x: Floats, family: Ints, allowed: Bools, out: Floats) -> None:
 
 
 @njit(cache=True, nogil=True)
-def add_segments(x: Floats, which: Ints, starts: Ints, out: Floats) -> None:
-    """Add rows ``x[which[starts[i]:starts[i + 1]]]``, float64 (U, m), to row ``i`` of `out`, in order."""
-    for i in range(out.shape[0]):
-        to = out[i]
-        for n in range(starts[i], starts[i + 1]):
-            row = x[which[n]]
-            for j in range(to.shape[0]):
-                to[j] += row[j]
-
-
-@njit(cache=True, nogil=True)
 def add_multiples(x: Floats, which: Ints, times: Floats, starts: Ints, out: Floats) -> None:
-    """Add ``times[j] * x[which[j]]``, for ``j`` in ``starts[i]:starts[i + 1]``, to row ``i`` of `out`."""
+    """Add ``times[j] * x[which[j]]``, for ``j`` in ``starts[i]:starts[i + 1]``, in order, to row ``i``."""
     for i in range(out.shape[0]):
         to = out[i]
         for n in range(starts[i], starts[i + 1]):

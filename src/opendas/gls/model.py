@@ -169,18 +169,36 @@ class TreeModel:
 
         `constraints`: as :func:`opendas.constraints.table.bound_table` makes them.
         """
-        queries: dict[str, QueryGroup] = {}
-        for level in plan.levels:
-            queries |= {planned.query.name: planned.query for planned in level.queries}
+        levels = [
+            ([planned.query for planned in level.queries], *plan.variances(number))
+            for number, level in enumerate(plan.levels)
+        ]
+        return cls.of_noise(plan.product, plan.spine, levels, constraints)
+
+    @classmethod
+    def of_noise(
+        cls,
+        product: Product,
+        spine: Spine,
+        levels: Sequence[tuple[Sequence[QueryGroup], Floats, Ints]],
+        constraints: ConstraintTable | None = None,
+    ) -> TreeModel:
+        """Return the model of some noise.
+
+        - `levels`: per level, the query groups that are measured, in the order in which answers come; the
+          variance of each one's noise by class, float64 (c, q); and each geounit's class.
+        - `product`, `constraints`: as for :meth:`build`.
+        """
+        queries = {query.name: query for measured, _, _ in levels for query in measured}
         names = list(queries)
-        return cls.build(
-            plan.product,
-            plan.spine,
-            tuple(queries.values()),
-            [level.measured for level in plan.levels],
-            [plan_weights(plan, number, names) for number in range(len(plan.levels))],
-            constraints,
-        )
+        weights = []
+        for measured, variances, which in levels:
+            table = np.zeros((len(variances), len(names)))
+            columns = [names.index(query.name) for query in measured]
+            table[:, columns] = 1.0 / np.maximum(variances, LEAST_VARIANCE)
+            weights.append((table, which))
+        measured_names = [tuple(query.name for query in measured) for measured, _, _ in levels]
+        return cls.build(product, spine, tuple(queries.values()), measured_names, weights, constraints)
 
     @property
     def queries(self) -> tuple[QueryGroup, ...]:
@@ -246,15 +264,6 @@ class TreeModel:
     def sizes(self, level: int) -> tuple[int, ...]:
         """Return the number of rows of each query group that is measured at a level."""
         return tuple(self.queries[query].size for query in self.levels[level].measured)
-
-
-def plan_weights(plan: MeasurementPlan, number: int, names: Sequence[str]) -> tuple[Floats, Ints]:
-    """Return one over the variance of a level's noise by share, float64 (c, q), and each geounit's share."""
-    variances, which = plan.variances(number)
-    weights = np.zeros((len(variances), len(names)))
-    columns = [names.index(planned.query.name) for planned in plan.levels[number].queries]
-    weights[:, columns] = 1.0 / np.maximum(variances, LEAST_VARIANCE)
-    return weights, which
 
 
 def _held(product: Product, constraints: ConstraintTable) -> dict[str, QueryGroup]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from opendas.arrays import Bools, Floats, Ints
 from opendas.errors import EstimationError
 from opendas.gls.cells import Domain
-from opendas.gls.kernels import add_multiples, add_segments, apply_blocks, invert, supported
+from opendas.gls.kernels import add_multiples, apply_blocks, invert, supported
 from opendas.solvers.least_squares.paired import PairedCurvature
 
 Stacks = tuple[Floats, ...]
@@ -218,7 +218,7 @@ def _segments(stack: Floats, which: Ints, starts: Ints) -> Floats:
     size = int(np.prod(stack.shape[1:]))
     flat = stack.reshape(len(stack), size)
     out = np.zeros((len(starts) - 1, size))
-    add_segments(flat, which, starts, out)
+    add_multiples(flat, which, np.ones(len(which)), starts, out)
     return out.reshape(len(out), *stack.shape[1:])
 
 

@@ -24,7 +24,7 @@ from opendas.arrays import Bools, Floats, Ints
 from opendas.arrays.blas import one_blas_thread
 from opendas.errors import EstimationError
 from opendas.gls.cells import Domain
-from opendas.gls.kernels import add_groups, add_integers, add_segments, spread
+from opendas.gls.kernels import add_groups, add_integers, add_multiples, spread
 from opendas.gls.model import ModelLevel, Range, TreeModel
 from opendas.gls.operators import Operators
 from opendas.gls.subtree_estimate import SubtreeEstimates, dual, pooled, subtree_estimates
@@ -514,5 +514,6 @@ def _series(weights: Floats, starts: Ints) -> Floats:
     """Return one over the sum of one over the children's weights; zero where one of them has none."""
     with np.errstate(divide="ignore"):
         out = np.zeros((len(starts) - 1, weights.shape[1]))
-        add_segments(1.0 / weights, np.arange(len(weights), dtype=np.int64), starts, out)
+        every = np.arange(len(weights), dtype=np.int64)
+        add_multiples(1.0 / weights, every, np.ones(len(weights)), starts, out)
         return np.asarray(1.0 / out)

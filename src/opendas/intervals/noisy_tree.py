@@ -81,26 +81,15 @@ class NoisyLevel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NoisyTree:
-    """Noisy measurements of one product, with the public facts around them.
-
-    Parameters
-    ----------
-    frame : Frame
-        Leaves, official codes and entities.
-    spine : Spine
-        The hierarchy that was measured. Its budget shares may be unknown (None): the noise of each geounit
-        is in `levels`.
-    levels : tuple of NoisyLevel
-        One for each geolevel of the spine, top first.
-    constraints : ConstraintTable
-        Bounds and exact answers.
-    """
+    """Noisy measurements of one product, with the public facts around them."""
 
     product: Product
-    frame: Frame
+    frame: Frame  # leaves, official codes and entities
+    # The hierarchy that was measured. Its budget shares may be unknown (None): the noise of each geounit is
+    # in `levels`.
     spine: Spine
-    levels: tuple[NoisyLevel, ...]
-    constraints: ConstraintTable
+    levels: tuple[NoisyLevel, ...]  # one for each geolevel of the spine, top first
+    constraints: ConstraintTable  # bounds and exact answers
     answers: AnswerSource
 
     def __post_init__(self) -> None:
@@ -120,10 +109,7 @@ class NoisyTree:
     def full(self, level: int, first: int, geounits: int) -> list[Ints]:
         """Return all noisy answers of consecutive geounits; see :class:`AnswerSource`.
 
-        Raises
-        ------
-        FormatError
-            If an answer is missing, or has another form than the product's query group.
+        Raises `FormatError` if an answer is missing, or has another form than the product's query group.
         """
         found = list(self.answers.full(level, first, geounits))
         for query, values in zip(self.levels[level].queries, found, strict=True):

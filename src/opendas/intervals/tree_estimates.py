@@ -17,7 +17,7 @@ from opendas.arrays import Bools, Floats, Ints
 from opendas.errors import FormatError
 from opendas.gls.areas import area_estimates
 from opendas.gls.downward import Estimates, down_pass
-from opendas.gls.model import LEAST_VARIANCE, TreeModel
+from opendas.gls.model import TreeModel
 from opendas.gls.upward import Sweep, up_sweep
 from opendas.intervals.answers import Areas, Estimated
 from opendas.intervals.error_laws import ErrorLaws
@@ -25,7 +25,6 @@ from opendas.intervals.laws import NoiseLaw
 from opendas.intervals.noisy_tree import NoisyLevel, NoisyTree
 from opendas.intervals.rows import Rows
 from opendas.sampling.laws import DiscreteGaussian
-from opendas.schema.query_groups import QueryGroup
 
 MOST_APART = 7.0
 """Standard deviations by which measurements of one total may differ: chance is below 5e-11."""
@@ -35,24 +34,8 @@ _NUMBERS_AT_ONCE = 4_000_000
 
 def tree_model(tree: NoisyTree) -> TreeModel:
     """Return the model of least squares of a noisy tree: its noise, masks and exact answers."""
-    queries: dict[str, QueryGroup] = {}
-    for level in tree.levels:
-        queries |= {query.name: query for query in level.queries}
-    names = list(queries)
-    weights = []
-    for level in tree.levels:
-        table = np.zeros((len(level.laws), len(names)))
-        columns = [names.index(query.name) for query in level.queries]
-        table[:, columns] = 1.0 / np.maximum(level.variances, LEAST_VARIANCE)
-        weights.append((table, level.which))
-    return TreeModel.build(
-        tree.product,
-        tree.spine,
-        tuple(queries.values()),
-        [tuple(query.name for query in level.queries) for level in tree.levels],
-        weights,
-        tree.constraints,
-    )
+    levels = [(level.queries, level.variances, level.which) for level in tree.levels]
+    return TreeModel.of_noise(tree.product, tree.spine, levels, tree.constraints)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

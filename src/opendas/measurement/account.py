@@ -119,28 +119,15 @@ def _rounded_down(value: float) -> Fraction:
 class PlanAccount:
     """Privacy losses of a plan at one delta.
 
-    Parameters
-    ----------
-    plan : MeasurementPlan
-    delta : Fraction, in (0, 1)
-        Where epsilon is quoted.
-    frame : Frame, optional
-        The public frame of the plan's spine; needed for losses within official areas.
-    held : ProtectionMap, optional
-        The exact facts, which determine the neighbours for partial losses and attackers. By default, those of
-        the plan and the frame.
-
-    Raises
-    ------
-    ConfigError
-        If delta is a float or out of range.
-    PrivacyError
-        If the exact facts leave nothing to protect.
+    Raises `ConfigError` if delta is a float or out of range, `PrivacyError` if the exact facts leave nothing
+    to protect.
     """
 
     plan: MeasurementPlan
-    delta: Fraction
-    frame: Frame | None = None
+    delta: Fraction  # in (0, 1): where epsilon is quoted
+    frame: Frame | None = None  # of the plan's spine, public; needed for losses within official areas
+    # The exact facts, which determine the neighbours for partial losses and attackers; by default, those of
+    # the plan and the frame.
     held: ProtectionMap = None  # type: ignore[assignment]  # made from the plan
     _worst: dict[bool, WorstLoss] = field(default_factory=dict, repr=False, compare=False)
     _exact: dict[frozenset[Any], float] = field(default_factory=dict, repr=False, compare=False, init=False)
@@ -173,17 +160,11 @@ class PlanAccount:
     def epsilon(self, formula: str | None = None) -> float:
         """Return a valid epsilon at ``delta``.
 
-        Parameters
-        ----------
-        formula : str, optional
-            ``"cks"`` (default) or ``"bun-steinke"`` from rho, ``"pure"`` (default for discrete Laplace
-            noise), ``"exact"`` from the noise itself, ``"exact-invariants"`` the same between neighbours that
-            agree on everything that is published exactly.
+        `formula`: ``"cks"`` (default) or ``"bun-steinke"`` from rho, ``"pure"`` (default for discrete Laplace
+        noise), ``"exact"`` from the noise itself, ``"exact-invariants"`` the same between neighbours that
+        agree on everything that is published exactly.
 
-        Raises
-        ------
-        ConfigError
-            If the formula is unknown or does not fit the plan.
+        Raises `ConfigError` if the formula is unknown or does not fit the plan.
         """
         if formula in (EXACT, HELD):
             return self.exact(hold_invariants=formula == HELD).upper
@@ -198,12 +179,8 @@ class PlanAccount:
     def exact(self, delta: Fraction | int | str | None = None, *, hold_invariants: bool = False) -> Bounds:
         """Bound the least valid epsilon: ``upper`` is valid, and no epsilon below ``lower`` is.
 
-        Parameters
-        ----------
-        delta : Fraction, int or str, optional
-            By default, the account's.
-        hold_invariants : bool
-            Compare only inputs that agree on all exact facts.
+        - `delta`: by default, the account's.
+        - `hold_invariants`: compare only inputs that agree on all exact facts.
         """
         return self.worst(hold_invariants=hold_invariants).epsilon(self.delta if delta is None else delta)
 
@@ -224,21 +201,11 @@ class PlanAccount:
     def spare(self, epsilon: Fraction | int | str, *, hold_invariants: bool = False) -> Spare:
         """Find the largest factor on the budget that still meets an epsilon at ``delta``.
 
-        Parameters
-        ----------
-        epsilon : Fraction, int or str, > 0
-        hold_invariants : bool
-            As for :meth:`exact`.
+        - `epsilon`, > 0.
+        - `hold_invariants`: as for :meth:`exact`.
+        - Returns: a ``factor`` below one means that the plan needs more noise to meet the epsilon.
 
-        Returns
-        -------
-        Spare
-            A ``factor`` below one means that the plan needs more noise to meet the epsilon.
-
-        Raises
-        ------
-        ConfigError
-            If epsilon is not positive, or nothing changes between neighbours.
+        Raises `ConfigError` if epsilon is not positive, or nothing changes between neighbours.
         """
         return spare_noise(self.worst(hold_invariants=hold_invariants), epsilon, self.delta)
 
@@ -372,9 +339,7 @@ class PlanAccount:
     def power_bound(self, level: float) -> float:
         """Bound the power of any test at a false-positive rate, for any noise with this loss.
 
-        Parameters
-        ----------
-        level : float, in (0, 1)
+        `level`, in (0, 1).
         """
         if self.rho is not None:
             return zcdp_power_bound(self.rho, level)
@@ -386,10 +351,7 @@ class PlanAccount:
         The bounds concern two places of a record that the exact facts leave open; the facts themselves reveal
         more.
 
-        Parameters
-        ----------
-        exact : bool
-            Also bound from the noise itself; otherwise from rho alone.
+        `exact`: also bound from the noise itself; otherwise from rho alone.
         """
         by_noise = self.attacker() if exact else None
         power = []

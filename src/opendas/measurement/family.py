@@ -13,6 +13,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Bools, Floats, Ints
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueryAnswers:
@@ -21,7 +23,7 @@ class QueryAnswers:
     name: str  # query group
     rows: npt.NDArray[np.int32]  # (r,): rows of the group that the support touches, ascending
     compact: npt.NDArray[np.int32]  # (s,): position in `rows` of each support cell's row
-    values: npt.NDArray[np.int64]  # (C, r): noisy answers
+    values: Ints  # (C, r): noisy answers
     variance: float  # noise variance at a geounit with its level's share, in squared counts
 
 
@@ -31,7 +33,7 @@ class FamilyMeasurement:
 
     queries: tuple[QueryAnswers, ...]  # in address order
     # (C,): multiple of each geounit's budget relative to its level's share; 1 on the standard spine.
-    precision: npt.NDArray[np.float64]
+    precision: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +45,7 @@ class UsedAnswers:
     children: int
     query: str
     rows: npt.NDArray[np.int32]  # (r,)
-    values: npt.NDArray[np.int64]  # (C, r)
+    values: Ints  # (C, r)
 
 
 class MeasurementSource(Protocol):
@@ -55,7 +57,7 @@ class MeasurementSource(Protocol):
         """Return the noisy answers of geounits ``first:first + children`` of `level` that touch `support`."""
         ...
 
-    def full(self, level: int, first: int, geounits: int) -> list[npt.NDArray[np.int64]]:
+    def full(self, level: int, first: int, geounits: int) -> list[Ints]:
         """Return all noisy answers of geounits ``first:first + geounits`` of `level`.
 
         Returns
@@ -75,26 +77,16 @@ class PartialSource(Protocol):
         self,
         level: int,
         first: int,
-        cells: npt.NDArray[np.bool_],
-        which: npt.NDArray[np.int64],
-        group: npt.NDArray[np.int64],
-    ) -> list[npt.NDArray[np.int64]]:
+        cells: Bools,
+        which: Ints,
+        group: Ints,
+    ) -> list[Ints]:
         """Return sums, over groups of consecutive geounits, of the noisy answers that touch some cells.
 
-        Parameters
-        ----------
-        level, first : int
-        cells : bool (u, n)
-            Sets of cells, public.
-        which : int64 (geounits,)
-            Set of cells of each geounit.
-        group : int64 (geounits,)
-            Sum to which each geounit belongs, from 0 to G - 1.
-
-        Returns
-        -------
-        list of int64 (G, m)
-            One array for each measured query group, as of :meth:`MeasurementSource.full`.
+        - `cells` (u, n): sets of cells, public.
+        - `which` (geounits,): set of cells of each geounit.
+        - `group` (geounits,): sum to which each geounit belongs, from 0 to G - 1.
+        - Returns (G, m): one array for each measured query group, as of :meth:`MeasurementSource.full`.
         """
         ...
 
@@ -103,14 +95,7 @@ class PartialSource(Protocol):
     ) -> list[UsedAnswers]:
         """Return the answers of :meth:`MeasurementSource.family` for many families at once.
 
-        Parameters
-        ----------
-        level : int
-        families : sequence of (first, children, support)
-
-        Returns
-        -------
-        list of UsedAnswers
-            Family by family, each of its query groups in address order.
+        - `families`: (first, children, support) of each.
+        - Returns: family by family, each of its query groups in address order.
         """
         ...

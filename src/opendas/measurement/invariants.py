@@ -9,28 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.constraints.table import invariant_geolevels
 from opendas.geography.spine import Spine
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
-ExactAnswers = Callable[[QueryGroup, int], npt.NDArray[np.int64]]
+ExactAnswers = Callable[[QueryGroup, int], Ints]
 """Function that returns a query group's exact answers at a geolevel, int64 (g, m). Confidential."""
 
 
-def exact_answers(group: QueryGroup, table: Histogram) -> npt.NDArray[np.int64]:
+def exact_answers(group: QueryGroup, table: Histogram) -> Ints:
     """Return the exact answers of a query group, int64 (g, m), from the counts of g geounits."""
     sums = np.zeros(table.rows * group.size, dtype=np.int64)
     np.add.at(sums, table.row_of_entries() * group.size + group.row_of_cell[table.cells], table.counts)
     return sums.reshape(-1, group.size)
 
 
-def declared_invariants(
-    product: Product, counts: Histogram | ExactAnswers, spine: Spine
-) -> dict[str, npt.NDArray[np.int64]]:
+def declared_invariants(product: Product, counts: Histogram | ExactAnswers, spine: Spine) -> dict[str, Ints]:
     """Return the exact answers of each declared invariant at its geolevel.
 
     - `product`: with its dropped invariants already removed.

@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from opendas.arrays import Bools, Ints
+
 
 @njit(cache=True, nogil=True)
 def compact_rows(
@@ -42,13 +44,13 @@ def compact_rows(
 
 @njit(cache=True, nogil=True)
 def sum_rows(
-    indptr: npt.NDArray[np.int64],
+    indptr: Ints,
     cells: npt.NDArray[np.int32],
-    counts: npt.NDArray[np.int64],
+    counts: Ints,
     first: int,
     row_of_cell: npt.NDArray[np.int32],
     position: npt.NDArray[np.int32],
-    out: npt.NDArray[np.int64],
+    out: Ints,
 ) -> None:
     """Add the exact answers of consecutive geounits to `out`, int64 (C, r).
 
@@ -64,15 +66,15 @@ def sum_rows(
 
 @njit(cache=True, nogil=True)
 def add_drawn_rows(
-    indptr: npt.NDArray[np.int64],
+    indptr: Ints,
     cells: npt.NDArray[np.int32],
-    counts: npt.NDArray[np.int64],
+    counts: Ints,
     first: int,
     row_of_cell: npt.NDArray[np.int32],
-    drawn: npt.NDArray[np.bool_],
-    which: npt.NDArray[np.int64],
-    group: npt.NDArray[np.int64],
-    out: npt.NDArray[np.int64],
+    drawn: Bools,
+    which: Ints,
+    group: Ints,
+    out: Ints,
 ) -> None:
     """Add the exact answers of consecutive geounits to the sums of their groups, int64 (G, m).
 
@@ -91,10 +93,10 @@ def touched_pairs(
     row_of_cell: npt.NDArray[np.int32],
     size: int,
     support: npt.NDArray[np.int32],
-    starts: npt.NDArray[np.int64],
-    first: npt.NDArray[np.int64],
-    children: npt.NDArray[np.int64],
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    starts: Ints,
+    first: Ints,
+    children: Ints,
+) -> tuple[npt.NDArray[np.int32], Ints, Ints, Ints]:
     """Return the rows that each of many families touches, and all pairs of its geounits and rows.
 
     - `row_of_cell` (n,).
@@ -140,18 +142,18 @@ def touched_pairs(
 
 @njit(cache=True, nogil=True)
 def sum_touched(
-    indptr: npt.NDArray[np.int64],
+    indptr: Ints,
     cells: npt.NDArray[np.int32],
-    counts: npt.NDArray[np.int64],
+    counts: Ints,
     start: int,
     row_of_cell: npt.NDArray[np.int32],
     size: int,
     rows: npt.NDArray[np.int32],
-    ends: npt.NDArray[np.int64],
-    first: npt.NDArray[np.int64],
-    children: npt.NDArray[np.int64],
-    asked: npt.NDArray[np.bool_],
-    out: npt.NDArray[np.int64],
+    ends: Ints,
+    first: Ints,
+    children: Ints,
+    asked: Bools,
+    out: Ints,
 ) -> None:
     """Add the exact answers of many families to `out`, int64 (N,), in the order of :func:`touched_pairs`.
 

@@ -15,6 +15,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Bools, Floats, Ints
 from opendas.measurement.family import FamilyMeasurement, QueryAnswers, UsedAnswers
 from opendas.measurement.kernels import add_drawn_rows, compact_rows, sum_rows, sum_touched, touched_pairs
 from opendas.measurement.plan import MeasurementPlan
@@ -52,15 +53,15 @@ class MeasuredLevel:
     queries: tuple[MeasuredQuery, ...]
     multiples: tuple[Fraction, ...]  # distinct budget multiples > 0, in ascending order
     # (g,): index into `multiples` of each geounit, -1 without budget; None if all have the first.
-    which: npt.NDArray[np.int64] | None
+    which: Ints | None
 
-    def budgets(self, first: int, geounits: int) -> npt.NDArray[np.int64]:
+    def budgets(self, first: int, geounits: int) -> Ints:
         """Return the index into `multiples` of consecutive geounits, int64 (g,); -1 without budget."""
         if self.which is None:
             return np.zeros(geounits, dtype=np.int64)
         return self.which[first : first + geounits].astype(np.int64)
 
-    def precision(self, first: int, children: int) -> npt.NDArray[np.float64]:
+    def precision(self, first: int, children: int) -> Floats:
         """Return the budget multiples of consecutive geounits relative to the least one, float64 (C,)."""
         if self.which is None:
             return np.ones(children)
@@ -118,7 +119,7 @@ class NoisyMeasurements:
         self._first = first
         self._noise = noise
         self._samplers: dict[tuple[MeasuredQuery, int], SamplerTable] = {}
-        self._rows: dict[tuple[int, bytes], list[npt.NDArray[np.int64]]] = {}
+        self._rows: dict[tuple[int, bytes], list[Ints]] = {}
 
     def _sampler(self, query: MeasuredQuery, multiple: int) -> SamplerTable:
         # Keyed by object, because hashing exact fractions takes longer than a small draw; never by address,
@@ -143,7 +144,7 @@ class NoisyMeasurements:
         )
         return FamilyMeasurement(answers, measured.precision(first, children))
 
-    def full(self, level: int, first: int, geounits: int) -> list[npt.NDArray[np.int64]]:
+    def full(self, level: int, first: int, geounits: int) -> list[Ints]:
         """Return all noisy answers, int64 (geounits, m), of each measured query group of `level`.
 
         Answers of geounits without their own budget are zero without noise, and the caller must drop them;
@@ -156,10 +157,10 @@ class NoisyMeasurements:
         self,
         level: int,
         first: int,
-        cells: npt.NDArray[np.bool_],
-        which: npt.NDArray[np.int64],
-        group: npt.NDArray[np.int64],
-    ) -> list[npt.NDArray[np.int64]]:
+        cells: Bools,
+        which: Ints,
+        group: Ints,
+    ) -> list[Ints]:
         """Return sums of the noisy answers that touch some cells (see :class:`PartialSource`)."""
         measured = self._levels[level]
         units = np.arange(first, first + len(which), dtype=np.int64)
@@ -241,10 +242,10 @@ class NoisyMeasurements:
         self,
         query: MeasuredQuery,
         level: int,
-        budget: npt.NDArray[np.int64],
-        units: npt.NDArray[np.int64],
-        cells: npt.NDArray[np.int64],
-    ) -> npt.NDArray[np.int64]:
+        budget: Ints,
+        units: Ints,
+        cells: Ints,
+    ) -> Ints:
         """Return the noise of (geounit, row) pairs, each with its budget; zero without budget."""
         values = np.zeros(len(units), dtype=np.int64)
         for multiple in np.unique(budget[budget >= 0]).tolist():
@@ -253,9 +254,7 @@ class NoisyMeasurements:
             values[some] = self._noise.draw_pairs(level, [request])[0]
         return values
 
-    def _touched(
-        self, level: int, cells: npt.NDArray[np.bool_]
-    ) -> tuple[list[npt.NDArray[np.bool_]], list[list[npt.NDArray[np.int64]]]]:
+    def _touched(self, level: int, cells: Bools) -> tuple[list[Bools], list[list[Ints]]]:
         """Return the rows of each query group that touch sets of cells.
 
         As masks, bool (u + 1, m) of each query group with an empty last set, and as row numbers of each set.
@@ -276,7 +275,7 @@ class NoisyMeasurements:
             numbers.append(of)
         return masks, numbers
 
-    def has_budget(self, level: int, first: int, geounits: int) -> npt.NDArray[np.bool_]:
+    def has_budget(self, level: int, first: int, geounits: int) -> Bools:
         """Return which geounits are measured; public, because it follows from the spine."""
         return self._levels[level].budgets(first, geounits) >= 0
 
@@ -287,7 +286,7 @@ class NoisyMeasurements:
         geounits: int,
         rows: Sequence[npt.NDArray[np.int32]],
         positions: Sequence[npt.NDArray[np.int32]],
-    ) -> list[npt.NDArray[np.int64]]:
+    ) -> list[Ints]:
         measured = self._levels[level]
         units = np.arange(first, first + geounits, dtype=np.int64)
         if measured.which is None:
@@ -295,7 +294,7 @@ class NoisyMeasurements:
         else:
             which = measured.which[first : first + geounits]
             groups = [(int(k), units[which == k]) for k in np.unique(which[which >= 0])]
-        values: list[npt.NDArray[np.int64]] = []
+        values: list[Ints] = []
         if len(groups) != 1 or len(groups[0][1]) != geounits:
             values = [np.zeros((geounits, len(r)), dtype=np.int64) for r in rows]
         for multiple, members in groups:

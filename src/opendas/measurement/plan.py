@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Floats, Ints
 from opendas.budget.allocation import Budget
 from opendas.errors import BudgetError
 from opendas.geography.spine import Spine
@@ -118,7 +118,7 @@ class MeasurementPlan:
             self.levels[level].geolevel, planned.query.name, geounit_share=self.levels[level].share * multiple
         )
 
-    def variances(self, level: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    def variances(self, level: int) -> tuple[Floats, Ints]:
         """Return the variance of a level's noise by budget multiple, and each geounit's multiple.
 
         - Returns `variances` (c, q): by distinct multiple and measured query group, in squared counts;

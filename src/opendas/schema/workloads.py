@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.errors import ConfigError
 from opendas.parts import WORKLOADS, outside_part
 from opendas.schema.attributes import Attribute, Recode, label_runs
@@ -46,7 +47,7 @@ class Prefixes:
 
     name = "prefixes"
 
-    def partitions(self, levels: int) -> list[npt.NDArray[np.int64]]:
+    def partitions(self, levels: int) -> list[Ints]:
         """Return ``levels - 1`` partitions into two."""
         return [(np.arange(levels) > last).astype(np.int64) for last in range(levels - 1)]
 
@@ -56,7 +57,7 @@ class Dyadic:
 
     name = "dyadic"
 
-    def partitions(self, levels: int) -> list[npt.NDArray[np.int64]]:
+    def partitions(self, levels: int) -> list[Ints]:
         """Return one partition for each depth of the tree, coarsest first."""
         depth = max(levels - 1, 1).bit_length()
         found = [np.arange(levels) >> bits for bits in range(depth - 1, 0, -1)]
@@ -78,7 +79,7 @@ def find_workload(kind: str) -> LevelPartitions:
     return part  # type: ignore[no-any-return]
 
 
-def inside_or_out(labels: Sequence[str], order: Sequence[str]) -> npt.NDArray[np.int64]:
+def inside_or_out(labels: Sequence[str], order: Sequence[str]) -> Ints:
     """Return the partition of levels into those that are listed and the rest."""
     for label in labels:
         if label not in order:
