@@ -8,7 +8,7 @@ import re
 from opendas.custody.stamps import NOT_FOR_RELEASE
 from opendas.privacy.attacker import zcdp_power_bound
 from opendas.report.facts import RunFacts
-from opendas.report.html import _power_picture
+from opendas.report.html import _power
 from opendas.report.pictures import POWER_LEVELS, power_svg
 
 
@@ -33,6 +33,6 @@ def test_names_are_escaped() -> None:
 
 
 def test_the_report_draws_what_holds_for_the_run(persons: RunFacts) -> None:
-    assert points(str(_power_picture(persons)))
-    assert _power_picture(dataclasses.replace(persons, loss=None, stamps=(NOT_FOR_RELEASE,))) == ""
-    assert _power_picture(dataclasses.replace(persons, mechanism="discrete-laplace")) == ""
+    assert points(_power(persons)[1])
+    assert _power(dataclasses.replace(persons, loss=None, stamps=(NOT_FOR_RELEASE,)))[1] == ""
+    assert _power(dataclasses.replace(persons, mechanism="discrete-laplace"))[1] == ""
