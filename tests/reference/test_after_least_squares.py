@@ -15,10 +15,10 @@ from opendas.allocation.after_least_squares import (
     least_squares_variances,
     whole_shares,
 )
+from opendas.allocation.shares import least_gap, minimise_shares
 from opendas.errors import BudgetError
 from opendas.geography.hierarchy import Hierarchy
 from opendas.gls.collapsed import CollapsedTree, Trace
-from opendas.solvers.shares import least_gap, minimise_shares
 
 SMALL = Hierarchy.of([[0], [0, 0, 0], [0, 0, 1, 1, 1, 2], [0, 0, 0, 1, 2, 2, 3, 4, 5, 5, 5]])
 

@@ -7,7 +7,7 @@ import pytest
 from support.seeds import seeds
 
 from opendas.arrays import Floats
-from opendas.solvers.acceleration import LEAP, MEMORY, RIDGE, accelerate, no_history
+from opendas.solvers.least_squares.acceleration import LEAP, MEMORY, RIDGE, accelerate, no_history
 
 
 def contraction(seed: int, size: int) -> tuple[Floats, Floats]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.seeds import seeds
 
+from opendas.solvers.least_squares.direct import project_column, unconstrained
 from opendas.solvers.least_squares.kernels import (
     SINGULAR,
     cholesky,
@@ -18,7 +19,6 @@ from opendas.solvers.least_squares.kernels import (
     triangular_solve,
 )
 from opendas.solvers.least_squares.reduce import merge_cells, simpler_bounds
-from opendas.solvers.least_squares.start import project_column, unconstrained
 from opendas.solvers.problem.problem import Constraints, Objective
 
 

@@ -7,7 +7,7 @@ import pytest
 from support.seeds import seeds
 
 from opendas.arrays import refines
-from opendas.solvers.rows import cells_by_row, without_gaps
+from opendas.arrays.kernels import cells_by_row, without_gaps
 
 
 @pytest.mark.parametrize("seed", seeds(20))

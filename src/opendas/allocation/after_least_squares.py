@@ -22,6 +22,7 @@ from fractions import Fraction
 import numpy as np
 
 from opendas.allocation.noise_kinds import NoiseKind, noise_kind, relation, sensitivity_factor
+from opendas.allocation.shares import least_gap, minimise_shares
 from opendas.allocation.solver import checked_total
 from opendas.arrays import Floats
 from opendas.errors import BudgetError
@@ -29,7 +30,6 @@ from opendas.geography.hierarchy import Hierarchy
 from opendas.gls.collapsed import CollapsedTree, Trace
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian
-from opendas.solvers.shares import least_gap, minimise_shares
 from opendas.solvers.simplex import project_integers
 
 SHARE_UNIT = Fraction(1, 10**6)

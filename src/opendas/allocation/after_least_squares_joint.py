@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from opendas.allocation.after_least_squares import whole_shares
+from opendas.allocation.shares import least_gap, minimise_shares
 from opendas.allocation.solver import checked_total
 from opendas.arrays import Bools, Floats, Ints
 from opendas.budget.allocation import DEFAULT_DELTA, EVERY_OTHER, Budget, shares_json
@@ -31,7 +32,6 @@ from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.schema.product import Product
 from opendas.schema.query_groups import Workload
-from opendas.solvers.shares import least_gap, minimise_shares
 
 Targets = Mapping[str, Mapping[str, float]]
 

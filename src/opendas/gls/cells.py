@@ -22,6 +22,7 @@ import numpy.typing as npt
 from numba import njit
 
 from opendas.arrays import Bools, Floats, Ints
+from opendas.arrays.kernels import without_gaps
 from opendas.errors import ConfigError
 from opendas.gls.blocks import LARGEST_BLOCK, Algebra, AttributeBasis, BlockKinds, build_algebra
 from opendas.gls.kernels import Transform, from_blocks, to_blocks
@@ -29,7 +30,6 @@ from opendas.schema.attributes import Attribute, Schema
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup, Workload
 from opendas.solvers.least_squares.paired import PairedCurvature
-from opendas.solvers.rows import without_gaps
 
 # Operators on cells as sums over places: the form in which families are solved fastest.
 #

@@ -35,13 +35,9 @@ def sample(law: Noise, size: int | tuple[int, ...] | None, rng: np.random.Genera
     out = np.empty(() if size is None else size, dtype=np.int64)
     flat = out.reshape(-1)
     table = SamplerTable.build(law)
-    ties = np.empty(CHUNK, dtype=np.int64)
     for start in range(0, flat.size, CHUNK):
         piece = flat[start : start + CHUNK]
-        pairs = np.zeros((piece.size, 2), dtype=np.uint64)
-        pairs[:, 0] = words(piece.size)
-        for i in ties[: table.lookup(pairs, piece, ties)].tolist():
-            piece[i] = table.resolve(int(pairs[i, 0]), lambda _: int(words(1)[0]))
+        piece[:] = table.draw(words(piece.size), lambda _, __: int(words(1)[0]))
     return out
 
 

@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
 
@@ -75,6 +75,19 @@ class SamplerTable:
         - Returns: number of undecided words.
         """
         return int(_lookup(words, self.guide, self.shift, self.floors, out, ties))
+
+    def draw(self, words: NDArray[np.uint64], more: Callable[[int, int], int]) -> Ints:
+        """Return a draw for each first word.
+
+        - `words` (n,): the first 64 bits of each draw.
+        - `more`: ``more(i, r)`` returns the word of refinement ``r = 1, 2, ...`` of draw ``i``.
+        """
+        pairs = np.zeros((len(words), 2), dtype=np.uint64)
+        pairs[:, 0] = words
+        out, ties = np.empty(len(words), dtype=np.int64), np.empty(len(words), dtype=np.int64)
+        for i in ties[: self.lookup(pairs, out, ties)].tolist():
+            out[i] = self.resolve(int(words[i]), partial(more, i))
+        return out
 
     def resolve(self, word: int, more: Callable[[int], int], *, last: int = LAST_REFINEMENT) -> int:
         """Decide a word that ties with a threshold, with as many further words as it takes.

@@ -74,13 +74,10 @@ def _drawn(law: Noise, exact: Ints, words: KeyedWords) -> Ints:
     """Add a draw of a law to each answer: that of the word with the answer's number."""
     from opendas.sampling.inverse_cdf import SamplerTable  # compiled: status does without
 
-    table, numbers = SamplerTable.build(law), np.arange(len(exact), dtype=np.int64)
-    pairs = np.zeros((len(exact), 2), dtype=np.uint64)
-    pairs[:, 0] = words(numbers)
-    noise, ties = np.empty(len(exact), dtype=np.int64), np.empty(len(exact), dtype=np.int64)
-    for i in ties[: table.lookup(pairs, noise, ties)].tolist():
-        noise[i] = table.resolve(int(pairs[i, 0]), lambda r, i=i: int(words(numbers[i : i + 1], r)[0]))  # type: ignore[misc]
-    return exact + noise
+    numbers = np.arange(len(exact), dtype=np.int64)
+    return exact + SamplerTable.build(law).draw(
+        words(numbers), lambda i, r: int(words(numbers[i : i + 1], r)[0])
+    )
 
 
 class _OwnAnswers:

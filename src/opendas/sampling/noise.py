@@ -42,12 +42,10 @@ CELL_BITS = 48
 REFINEMENT_BITS = 16
 
 
-def index_array(field: str, values: ArrayLike, bits: int) -> tuple[Ints, tuple[int, ...]]:
-    """Check that all ``values`` fit in ``bits`` bits.
+def index_array(field: str, values: ArrayLike, bits: int) -> Ints:
+    """Check that all ``values`` fit in ``bits`` bits; return them one after the other.
 
-    - Returns `indices`: the values, contiguous and read-only (so that one compiled version of the kernels
-      serves all callers).
-    - Returns `shape`: shape of ``values``.
+    They are contiguous and read-only, so that one compiled version of the kernels serves all callers.
     """
     array = np.asarray(values)
     if array.dtype != np.int64:
@@ -62,7 +60,7 @@ def index_array(field: str, values: ArrayLike, bits: int) -> tuple[Ints, tuple[i
             f"A {field} index does not fit in the {bits} bits that a noise address has for it "
             f"(0 to {2**bits - 1}). Two draws would share noise, so nothing is drawn."
         )
-    return indices, array.shape
+    return indices
 
 
 def scalar_index(field: str, value: int, bits: int) -> int:
@@ -189,9 +187,11 @@ class NoiseSource:
         for request in requests:
             # Often all requests have the same geounits: they are checked once.
             alike = bool(prepared) and request[1] is requests[len(prepared) - 1][1]
-            prepared.append(_Prepared.of(level, request, prepared[-1] if alike else None))
+            checked = _Prepared.checked(level, request, prepared[-1] if alike else None)
+            out = np.empty(np.shape(request[1]) + np.shape(request[3]), dtype=np.int64)
+            prepared.append(checked._replace(out=out))
         self._run(prepared)
-        return [request.out.reshape(request.shape) for request in prepared]
+        return [request.out for request in prepared]
 
     def draw_pairs(self, level: int, requests: Sequence[Request]) -> list[Ints]:
         """Draw the noise of pairs of a geounit and a cell, of several query groups of one geolevel.
@@ -204,7 +204,13 @@ class NoiseSource:
         Raises `PrivacyError` if an index does not fit its field, or geounits and cells differ in number.
         Nothing is drawn then.
         """
-        prepared = [_Prepared.paired(level, request) for request in requests]
+        prepared: list[_Prepared] = []
+        for request in requests:
+            checked = _Prepared.checked(level, request)
+            if checked.units.size != checked.cells.size:
+                raise PrivacyError("Pairs of geounits and cells differ in number. Nothing was drawn.")
+            out = np.empty(checked.cells.size, dtype=np.int64)
+            prepared.append(checked._replace(out=out, pairs=True))
         self._run(prepared)
         return [request.out for request in prepared]
 
@@ -222,7 +228,7 @@ class NoiseSource:
         prepared: list[_Prepared] = []
         for i, request in enumerate(requests):
             alike = i > 0 and request[1] is requests[i - 1][1] and request[4] is requests[i - 1][4]
-            prepared.append(_Prepared.summing(level, request, prepared[-1] if alike else None))
+            prepared.append(_summing(level, request, prepared[-1] if alike else None))
         self._run(prepared)
 
     def words_at(self, level: int, unit: int, query: int) -> Callable[..., NDArray[np.uint64]]:
@@ -235,8 +241,8 @@ class NoiseSource:
         """
 
         def words(numbers: Ints, refinement: int = 0) -> NDArray[np.uint64]:
-            cells, _ = index_array("cell", numbers, CELL_BITS)
-            units, _ = index_array("geounit", [unit], UNIT_BITS)
+            cells = index_array("cell", numbers, CELL_BITS)
+            units = index_array("geounit", [unit], UNIT_BITS)
             heads = scalar_index("geolevel", level, LEVEL_BITS), scalar_index("query", query, QUERY_BITS)
             more = np.uint64(scalar_index("refinement", refinement, REFINEMENT_BITS))
             out, scratch = np.empty(len(cells), dtype=np.uint64), self._scratch()
@@ -276,7 +282,7 @@ class NoiseSource:
         for request, start, first, size in pending:
             words = scratch.words[first : first + size]
             keep = request.group is None
-            out = request.out[start : start + size] if keep else scratch.values[:size]
+            out = request.out.reshape(-1)[start : start + size] if keep else scratch.values[:size]
             undecided = request.table.lookup(words, out, scratch.ties)
             for i in scratch.ties[:undecided].tolist():
                 more = partial(self._word, scratch.blocks[first + i].tobytes())
@@ -296,6 +302,9 @@ class NoiseSource:
         return scratch
 
 
+_NOWHERE = np.zeros(0, dtype=np.int64)
+
+
 class _Prepared(NamedTuple):
     """A checked request and the place for its draws, or, with groups, for their sums."""
 
@@ -304,9 +313,7 @@ class _Prepared(NamedTuple):
     query: int
     units: Ints
     cells: Ints
-    shape: tuple[int, ...]
-    out: Ints
-    unit_shape: tuple[int, ...] = ()
+    out: Ints = _NOWHERE
     group: Ints | None = None
     groups: int = 0
     pairs: bool = False
@@ -317,56 +324,33 @@ class _Prepared(NamedTuple):
         return self.cells.size if self.pairs else self.units.size * self.cells.size
 
     @classmethod
-    def of(cls, level: int, request: Request, alike: _Prepared | None = None) -> _Prepared:
-        """Check a request; `alike` has the same geounits, and was checked."""
+    def checked(cls, level: int, request: Request, alike: _Prepared | None = None) -> _Prepared:
+        """Check a request, without a place for its draws; `alike` has the same geounits, and was checked."""
         table, unit, query, cells = request
-        if alike is None:
-            units, unit_shape = index_array("geounit", unit, UNIT_BITS)
-        else:
-            units, unit_shape = alike.units, alike.unit_shape
-        indices, cell_shape = index_array("cell", cells, CELL_BITS)
+        units = index_array("geounit", unit, UNIT_BITS) if alike is None else alike.units
         return cls(
             table,
             scalar_index("geolevel", level, LEVEL_BITS),
             scalar_index("query", query, QUERY_BITS),
             units,
-            indices,
-            unit_shape + cell_shape,
-            np.empty(units.size * indices.size, dtype=np.int64),
-            unit_shape,
+            index_array("cell", cells, CELL_BITS),
         )
 
-    @classmethod
-    def paired(cls, level: int, request: Request) -> _Prepared:
-        """Check a request for pairs."""
-        table, unit, query, cells = request
-        units, _ = index_array("geounit", unit, UNIT_BITS)
-        indices, _ = index_array("cell", cells, CELL_BITS)
-        if units.size != indices.size:
-            raise PrivacyError("Pairs of geounits and cells differ in number. Nothing was drawn.")
-        geolevel = scalar_index("geolevel", level, LEVEL_BITS)
-        number = scalar_index("query", query, QUERY_BITS)
-        out = np.empty(indices.size, dtype=np.int64)
-        return cls(table, geolevel, number, units, indices, out.shape, out, pairs=True)
 
-    @classmethod
-    def summing(cls, level: int, request: SumRequest, alike: _Prepared | None = None) -> _Prepared:
-        """Check a request for sums; `alike` has the same geounits and groups, and was checked."""
-        table, unit, query, cells, group, sums = request
-        if alike is None or alike.group is None:
-            units, _ = index_array("geounit", unit, UNIT_BITS)
-            if len(group) != units.size or (units.size and group.min() < 0):
-                raise PrivacyError("Sums of draws need a group for every geounit. Nothing was drawn.")
-            group = np.ascontiguousarray(group, dtype=np.int64)
-            groups = int(group.max(initial=-1)) + 1
-        else:
-            units, group, groups = alike.units, alike.group, alike.groups
-        indices, _ = index_array("cell", cells, CELL_BITS)
-        if groups > len(sums) or int(indices.max(initial=-1)) >= sums.shape[1]:
-            raise PrivacyError("Sums of draws need a place for every group and cell. Nothing was drawn.")
-        geolevel = scalar_index("geolevel", level, LEVEL_BITS)
-        number = scalar_index("query", query, QUERY_BITS)
-        return cls(table, geolevel, number, units, indices, sums.shape, sums, (), group, groups)
+def _summing(level: int, request: SumRequest, alike: _Prepared | None) -> _Prepared:
+    """Check a request for sums; `alike` has the same geounits and groups, and was checked."""
+    *grid, group, sums = request
+    found = _Prepared.checked(level, tuple(grid), alike)
+    if alike is None or alike.group is None:
+        if len(group) != found.units.size or (found.units.size and group.min() < 0):
+            raise PrivacyError("Sums of draws need a group for every geounit. Nothing was drawn.")
+        group = np.ascontiguousarray(group, dtype=np.int64)
+        groups = int(group.max(initial=-1)) + 1
+    else:
+        group, groups = alike.group, alike.groups
+    if groups > len(sums) or int(found.cells.max(initial=-1)) >= sums.shape[1]:
+        raise PrivacyError("Sums of draws need a place for every group and cell. Nothing was drawn.")
+    return found._replace(out=sums, group=group, groups=groups)
 
 
 class _Piece(NamedTuple):

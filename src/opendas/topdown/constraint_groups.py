@@ -170,18 +170,12 @@ class Groups:
                 old_low, old_high = lower[at], upper[at]
                 lower[at] = np.clip(low, old_low, old_high)
                 upper[at] = np.clip(high, old_low, old_high)
-        return Groups(
-            tuple(names),
-            np.array(cells, dtype=bool).reshape(len(cells), self.mask.shape[1]),
-            np.stack(lower, axis=1),
-            np.stack(upper, axis=1),
-            self.mask,
-            self.whole_lower,
-            self.whole_upper,
-            self.joint,
-            self.fixed_rows,
-            self.fixed,
-            self.linear,
+        return replace(
+            self,
+            names=tuple(names),
+            cells=np.array(cells, dtype=bool).reshape(len(cells), self.mask.shape[1]),
+            lower=np.stack(lower, axis=1),
+            upper=np.stack(upper, axis=1),
         )
 
     @property

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Floats
+from opendas.arrays.kernels import without_gaps
 from opendas.solvers.problem.problem import FamilyProblem
-from opendas.solvers.rows import without_gaps
 from opendas.topdown.family import TopDown, accepted, evenly, family_problem, solved
 from opendas.topdown.family_data import FamilyData, Information
 from opendas.topdown.model import INFORMED

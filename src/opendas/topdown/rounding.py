@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Floats, Ints, refines
+from opendas.arrays.kernels import without_gaps
 from opendas.constraints.table import LevelConstraints
 from opendas.solvers.rounding.laminar import Rows, check_laminar
 from opendas.solvers.rounding.rounding import UNBOUNDED, RoundingNames, round_family
-from opendas.solvers.rows import without_gaps
 from opendas.topdown.constraint_groups import NO_UPPER, Groups
 from opendas.topdown.family_data import LevelRules
 from opendas.topdown.model import Family

@@ -49,6 +49,17 @@ EQUAL = 2
 """Side of a row whose two bounds are the same."""
 
 
+class Margins(NamedTuple):
+    """``H = diagonal I + A' W A``, see lowrank."""
+
+    rows: Ints  # (T, n) rows of A of each cell; T = 0 where H is not known in this form
+    core: Floats  # (r, r) diagonal times the inverse of W
+    diagonal: float
+
+
+NO_MARGINS = Margins(np.zeros((0, 0), np.int64), np.zeros((0, 0)), 1.0)
+
+
 class Family(NamedTuple):
     """The reduced problem; H has unit diagonal up to a ridge, everything is in counts."""
 
@@ -60,9 +71,7 @@ class Family(NamedTuple):
     groups: Bools  # (K, n)
     lower: Floats  # (C, K)
     upper: Floats  # (C, K)
-    fine: Ints  # (T, n) H = diagonal I + A' W A, see lowrank: rows of A of each cell; T = 0 where unknown
-    core: Floats  # (r, r) diagonal times the inverse of W
-    diagonal: float
+    margins: Margins
     joint: Ints  # (C,) joint total that each child has a part in, -1 for none; (0,) where there are none
     joint_total: Floats  # (J,)
     pairs: Pairs = NO_PAIRS  # every child's own H in that form
@@ -170,35 +179,37 @@ def inverse_of(w: Work, pool: Floats, c: int) -> Floats:
 @inner
 def _seed_inverse(p: Family, w: Work, P: Floats, c: int) -> None:
     """First inverse of a child with many free cells, by the Woodbury formula: O(m^2) where rows are few."""
-    n = p.B.shape[1]
-    T = p.fine.shape[0]
-    r = p.core.shape[0]
+    rows, core, diagonal = p.margins
+    T = rows.shape[0]
+    r = core.shape[0]
     order = w.order[c]
     m = 0
-    for j in range(n):
+    for j in range(p.B.shape[1]):
         if w.free[c, j]:
             order[m] = j
             m += 1
-    A = p.core.copy()
+    # N = (diagonal W^-1 + A_F A_F')^-1
+    A = core.copy()
     for a in range(m):
         for t in range(T):
             for u in range(T):
-                A[p.fine[t, order[a]], p.fine[u, order[a]]] += 1.0
+                A[rows[t, order[a]], rows[u, order[a]]] += 1.0
     N = np.empty((r, r))
     along = np.empty(r)
     for k in range(len(along)):
         insert(N, k, A[k], A[k, k], along, 0.0)
+    # P = (I - A_F' N A_F) / diagonal
     for a in range(m):
         for k in range(r):
             along[k] = 0.0
         for t in range(T):
             for k in range(r):
-                along[k] -= N[p.fine[t, order[a]], k] / p.diagonal
+                along[k] -= N[rows[t, order[a]], k] / diagonal
         for b in range(m):
             P[a, b] = 0.0
             for t in range(T):
-                P[a, b] += along[p.fine[t, order[b]]]
-        P[a, a] += 1.0 / p.diagonal
+                P[a, b] += along[rows[t, order[b]]]
+        P[a, a] += 1.0 / diagonal
     w.place[c, SIZE] = m
 
 
@@ -216,7 +227,7 @@ def _update_inverse(p: Family, w: Work, P: Floats, c: int) -> bool:
     changes = m + need
     for a in range(m):
         changes -= 2 * w.free[c, index[a]]
-    if p.fine.shape[0] and need > p.core.shape[0] and changes > RESEED:
+    if p.margins.rows.shape[0] and need > p.margins.core.shape[0] and changes > RESEED:
         _seed_inverse(p, w, P, c)
         return True
     paired = len(p.pairs.kind) > 0
@@ -261,6 +272,7 @@ def _active_rows(p: Family, w: Work, P: Floats, c: int) -> None:
         w.dependent[c, k] = False
         if w.side[c, k] == 0:
             continue
+        # A further row g of G: its column y = P g of Y, and M grown by g' y and G y.
         q = w.place[c, ROWS]
         y = w.Y[c, q]
         for b in range(m):
@@ -312,12 +324,14 @@ def child_optimum(p: Family, w: Work, P: Floats, c: int, f: float) -> None:
     m = w.place[c, SIZE]
     index = w.order[c]
     v, y, t = w.scratch[0], w.scratch[1], w.scratch[2]
+    # v = b - f (mu + tau), and y = P v
     for a in range(m):
         v[a] = p.B[c, index[a]] - f * w.mu[index[a]]
     if len(p.joint) and p.joint[c] >= 0:
         for a in range(m):
             v[a] -= f * w.tau[p.joint[c]]
     symmetric_times(P, m, v, y)
+    # lambda = M (Y' v - bound), and x = P v - Y lambda
     for k in range(p.groups.shape[0]):
         w.lam[c, k] = 0.0
     q = w.place[c, ROWS]

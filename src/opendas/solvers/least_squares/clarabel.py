@@ -1,10 +1,13 @@
 """Clarabel, an interior point, and the family as the sparse quadratic program that general solvers take.
 
-The program has three forms. *Plain*: the variables are the cells a child may use, and the Hessian has one
+The The program has three forms. *Plain*: the variables are the cells a child may use, and the Hessian has one
 dense block per child. *Lifted*: the margins ``v = Q x`` of every term with more than one cell in some row are
 variables too, defined by equalities. The objective is then diagonal and everything is sparse, which most
 solvers prefer from a few hundred cells on. *Nested*: lifted, and coarse margins are defined from finer ones
 where they can be, which is sparser still.
+
+No family of a run on record has needed it; two in a thousand hostile ones do, with weights that differ by
+many orders of magnitude, and so do families under linear constraints that bind.
 """
 
 from __future__ import annotations

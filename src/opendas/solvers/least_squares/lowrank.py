@@ -8,6 +8,9 @@ any set F of free cells, with ``A_F`` the columns of A,
     (d I + A_F' W A_F)^-1 = (I - A_F' (d W^-1 + A_F A_F')^-1 A_F) / d      (Sherman, Morrison, Woodbury),
 
 and ``A_F A_F'`` is a table of counts.
+
+Roots with bounded groups need it, such as the state of redistricting persons: they are solved without a
+matrix of all cells. Other families of many cells have their first inverses from it.
 """
 
 from __future__ import annotations
@@ -22,15 +25,16 @@ from opendas.solvers.least_squares.active_set import EQUAL, ROWS, SIZE, Family, 
 from opendas.solvers.least_squares.degenerate import UNBOUNDED, UNCHANGED, resolve_dependencies
 from opendas.solvers.least_squares.kernels import DEPENDENT, SINGULAR, cholesky, insert, triangular_solve
 from opendas.solvers.least_squares.primal_dual_active_set import (
+    ALONE,
     INFEASIBLE,
     OK,
-    PATIENCE,
-    SINGLE,
     STALLED,
+    begin,
     cover_rows,
     flip,
     proximal_step,
     reduced_costs,
+    stalled,
 )
 
 
@@ -170,7 +174,8 @@ def solve_single(
     free = p.mask & (guess > 0.0)[None, :]
     side = np.where(p.lower == p.upper, EQUAL, 0).astype(np.int8)
     w = workspace(p, free, side)
-    best, patience, single, least = n + len(p.groups) + 1, PATIENCE, False, 0.5
+    progress, most, least = np.empty(3, np.int64), n + len(p.groups) + 1, 0.5
+    begin(progress, most)
     for iteration in range(1, limit + 1):
         cover_rows(p, w)
         cells = np.flatnonzero(w.free[0])
@@ -183,20 +188,14 @@ def solve_single(
             return INFEASIBLE, iteration, w.x, w.lam
         if degenerate != UNCHANGED:
             continue
-        wrong = flip(p, w, tolerance, least, int(single))
+        wrong = flip(p, w, tolerance, least, int(progress[ALONE]))
         least = 0.4 * least if iteration < 4 else 0.0
         if wrong == 0:
             if ridge == 0.0 or proximal_step(p, w, center, ridge) <= tolerance:
                 return OK, iteration, w.x, w.lam
-            best, patience, single = n + len(p.groups) + 1, PATIENCE, False
-        elif wrong < best:
-            best, patience, single = wrong, PATIENCE, False
-        else:
-            patience -= 1
-            if patience < 0:
-                if single:
-                    break
-                single, patience = True, SINGLE
+            begin(progress, most)
+        elif stalled(progress, wrong):
+            break
     return STALLED, iteration, w.x, w.lam
 
 

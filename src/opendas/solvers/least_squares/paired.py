@@ -11,6 +11,9 @@ rank K, the number of kinds: with D the blocks, U the indicators of kinds, N = U
 
     A_FF^-1 = D^-1 - D^-1 U' C U D^-1,   C = (I + alpha N)^-1 alpha      (Woodbury; alpha may be singular).
 
+The informed estimator needs it for every product in which some attribute meets neither structural zeros nor
+closed bounds: there it is no slower than one Hessian for all.
+
 Cells are sorted by place. Letters: ``C`` children (and the matrix C above), ``n`` cells, ``m`` free cells,
 ``K`` kinds; ``begin`` and ``end`` of shape (n,) bound the place of each cell.
 """
@@ -265,6 +268,7 @@ def _present(N: Floats, kinds: Ints) -> int:
 def _core(alpha: Floats, N: Floats, kinds: Ints, count: int) -> Floats:
     """``(I + alpha N)^-1 alpha`` on the kinds of the free cells, by elimination with row pivots."""
     K = count
+    # G = I + alpha N and C = alpha; then G C = alpha is solved in place.
     G = np.empty((K, K))
     C = np.empty((K, K))
     for i in range(K):

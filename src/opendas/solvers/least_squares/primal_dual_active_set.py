@@ -24,7 +24,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from opendas.arrays import Bools, Floats
+from opendas.arrays import Bools, Floats, Ints
 from opendas.arrays.kernels import inner
 from opendas.solvers.least_squares.active_set import (
     EQUAL,
@@ -342,6 +342,31 @@ def flip(p: Family, w: Work, tolerance: float, least: float, single: int) -> int
     return wrong
 
 
+LEAST, LEFT, ALONE = 0, 1, 2
+"""Of the progress of an active set: fewest wrong signs, changes left without fewer, whether one at a time."""
+
+
+@njit(cache=True, nogil=True)
+def begin(progress: Ints, most: int) -> None:
+    """Begin to count wrong signs, of which there are fewer than `most`."""
+    progress[LEAST], progress[LEFT], progress[ALONE] = most, PATIENCE, 0
+
+
+@njit(cache=True, nogil=True)
+def stalled(progress: Ints, wrong: int) -> bool:
+    """Whether wrong signs have not become fewer for too long, one change at a time included."""
+    if wrong < progress[LEAST]:
+        begin(progress, wrong)
+        return False
+    progress[LEFT] -= 1
+    if progress[LEFT] >= 0:
+        return False
+    if progress[ALONE]:
+        return True
+    progress[LEFT], progress[ALONE] = SINGLE, 1
+    return False
+
+
 @njit(cache=True, nogil=True)
 def proximal_step(p: Family, w: Work, center: Floats, ridge: float) -> float:
     """Move the centre to x. Returns the optimality error of x: ridge times the longest step."""
@@ -387,9 +412,8 @@ def pdas(
         if tied and fixed == C:  # one of them follows from the parent; if it does not, its sign will be wrong
             side[0, k] = 0
     pool = np.empty(0)
-    best = C * (n + K) + 1
-    patience = PATIENCE
-    single = False
+    progress = np.empty(3, np.int64)
+    begin(progress, C * (n + K) + 1)
     least = 0.5
     for iteration in range(1, limit + 1):
         # A system that can be solved: every row has a free cell.
@@ -411,23 +435,12 @@ def pdas(
             return INFEASIBLE, iteration, w.x, w.mu, w.tau, w.lam
         if degenerate != UNCHANGED:
             continue
-        wrong = flip(p, w, tolerance, least, int(single))
+        wrong = flip(p, w, tolerance, least, progress[ALONE])
         least = 0.4 * least if iteration < 4 else 0.0
         if wrong == 0:
             if ridge == 0.0 or proximal_step(p, w, center, ridge) <= tolerance:
                 return OK, iteration, w.x, w.mu, w.tau, w.lam
-            best = C * (n + K) + 1
-            patience = PATIENCE
-            single = False
-        elif wrong < best:
-            best = wrong
-            patience = PATIENCE
-            single = False
-        else:
-            patience -= 1
-            if patience < 0:
-                if single:
-                    return STALLED, iteration, w.x, w.mu, w.tau, w.lam
-                single = True
-                patience = SINGLE
+            begin(progress, C * (n + K) + 1)
+        elif stalled(progress, wrong):
+            return STALLED, iteration, w.x, w.mu, w.tau, w.lam
     return STALLED, limit, w.x, w.mu, w.tau, w.lam

@@ -10,6 +10,9 @@ by the structured solver, started from the active set of the step before. Betwee
 is beyond x), as in Beck and Teboulle (2009), and stops doing so where it would go uphill (O'Donoghue and
 Candes, 2015). The error goes down by a factor of about 1 - 1 / sqrt(ratio), where the ratio tells how far
 apart the metric and the Hessians are: some thirty steps where they are near.
+
+Families of the informed estimator need it whose Hessians are not in the form of pairs and have more than 40
+million entries, so that no run ends for want of memory with its budget spent.
 """
 
 from __future__ import annotations

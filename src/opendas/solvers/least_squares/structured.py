@@ -18,9 +18,12 @@ A fixed sum of a row is the limit of a large w; terms that the fixed rows determ
 that are neither are sparse columns U with weights W, and with P the inverse between fixed sums,
 ``P - P U (W^-1 + U' P U)^-1 U' P`` is the inverse of all (Woodbury). No array is larger than C x n or r x r.
 
+Families of the DHC need it, and of tables of thousands of cells: the general ladder would write out matrices
+of cells by cells, or of fixed rows by cells.
+
 A root has one child and no parent: there the same inverse, without sigma and on the cells of a face, takes
 the primal-dual active set to the answer itself.
-The iteration of the others is accelerated by :mod:`opendas.solvers.acceleration`.
+The iteration of the others is accelerated by :mod:`opendas.solvers.least_squares.acceleration`.
 """
 
 from __future__ import annotations
@@ -34,12 +37,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from opendas.arrays import Bools, Floats, Ints, refines
-from opendas.arrays.kernels import inner
-from opendas.solvers.acceleration import accelerate, no_history
+from opendas.arrays.kernels import inner, without_gaps
+from opendas.solvers.least_squares.acceleration import accelerate, no_history
 from opendas.solvers.least_squares.kernels import insert, symmetric_times
 from opendas.solvers.problem.certificate import Multipliers, certify, gradients
 from opendas.solvers.problem.problem import FamilyProblem, Solution, Status
-from opendas.solvers.rows import without_gaps
 
 RANK = 2_000
 """Most rows of the terms outside the chain."""

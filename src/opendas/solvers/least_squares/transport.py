@@ -7,6 +7,9 @@ fixed sums, x_cj = max(0, a_cj - (mu_j + nu_c) / scale_c); given nu, each mu_j i
 linear function, and the other way round. Solving them in turns climbs the dual exactly along a block of
 coordinates at a time; a fixed row ends when its margins are met.
 
+The last stage of products with several needs it: DHC persons tied to a redistricting release pass nearly all
+their families through it.
+
 Axes: C children, n cells, R fixed rows, m cells of one fixed row.
 """
 
@@ -18,10 +21,9 @@ import numpy as np
 from numba import njit
 
 from opendas.arrays import Floats
-from opendas.arrays.kernels import inner
+from opendas.arrays.kernels import cells_by_row, inner
 from opendas.solvers.problem.partition import stated_partition
 from opendas.solvers.problem.problem import FamilyProblem
-from opendas.solvers.rows import cells_by_row
 
 SWEEPS = 20_000
 """Most sweeps of a fixed row."""
@@ -71,6 +73,7 @@ def _block(answers, scale, parent, mask, sums, mu, nu):
         largest = max(largest, total)
     missed = before = np.inf
     for sweep in range(1, SWEEPS + 1):
+        # nu_c: the fixed sum of child c, sum_j max(0, a_cj - (mu_j + nu_c) / scale_c).
         for c in range(children):
             count = 0
             for j in range(m):
@@ -80,6 +83,7 @@ def _block(answers, scale, parent, mask, sums, mu, nu):
                     count += 1
             if count:
                 nu[c] = _root(points, slopes, count, sums[c])
+        # mu_j: the parent's cell j, the same summed over children.
         for j in range(len(parent)):
             count = 0
             for c in range(children):

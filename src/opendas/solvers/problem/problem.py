@@ -148,16 +148,15 @@ class FamilyProblem:
         if self.parent is not None:
             put(self, "parent", _frozen(self.parent, np.float64, "parent", (n,)))
             finite.append(self.parent)
-        mask = np.ones((C, n), np.bool_) if self.mask is None else self.mask
-        put(self, "mask", _frozen(mask, np.bool_, "mask", (C, n)))
-        groups = np.zeros((0, n), np.bool_) if self.groups is None else self.groups
-        put(self, "groups", _frozen(groups, np.bool_, "groups", (K, n)))
-        lower = np.full((C, K), -np.inf) if self.lower is None else self.lower
-        upper = np.full((C, K), np.inf) if self.upper is None else self.upper
-        put(self, "lower", _frozen(lower, np.float64, "lower", (C, K)))
-        put(self, "upper", _frozen(upper, np.float64, "upper", (C, K)))
-        scale = np.ones(C) if self.scale is None else self.scale
-        put(self, "scale", _frozen(scale, np.float64, "scale", (C,)))
+        for name, dtype, shape, default in (
+            ("mask", np.bool_, (C, n), True),
+            ("groups", np.bool_, (K, n), False),
+            ("lower", np.float64, (C, K), -np.inf),
+            ("upper", np.float64, (C, K), np.inf),
+            ("scale", np.float64, (C,), 1.0),
+        ):
+            given = getattr(self, name)
+            put(self, name, _frozen(np.full(shape, default) if given is None else given, dtype, name, shape))
         if self.group_names and len(self.group_names) != K:
             raise EstimationError(f"{len(self.group_names)} group names for {K} groups")
         if self.joint is not None:

@@ -3,7 +3,8 @@
 
 Where every child's sum over every row of a partition is fixed, and no row of a pass crosses a fixed row, no
 term of the objective and no constraint ties cells of two fixed rows. The family then falls apart into one
-problem for each of them (``docs/proofs/rounding.md``), in time and memory linear in their number.
+problem for each of them (``docs/proofs/rounding.md``), in time and memory linear in their number. Later
+stages of products with several need it, and products that are tied to another release.
 
 Axes: C children, n cells, R fixed rows.
 """
@@ -13,11 +14,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from opendas.arrays.kernels import inner
+from opendas.arrays.kernels import cells_by_row, inner
 from opendas.solvers.rounding.kernels import VIOLATED, round_passes
 from opendas.solvers.rounding.problem import RoundingProblem
 from opendas.solvers.rounding.snapping import DONE
-from opendas.solvers.rows import cells_by_row
 
 
 @inner
