@@ -339,8 +339,8 @@ class _Prepared(NamedTuple):
 
 def _summing(level: int, request: SumRequest, alike: _Prepared | None) -> _Prepared:
     """Check a request for sums; `alike` has the same geounits and groups, and was checked."""
-    *grid, group, sums = request
-    found = _Prepared.checked(level, tuple(grid), alike)
+    table, units, query, cells, group, sums = request
+    found = _Prepared.checked(level, (table, units, query, cells), alike)
     if alike is None or alike.group is None:
         if len(group) != found.units.size or (found.units.size and group.min() < 0):
             raise PrivacyError("Sums of draws need a group for every geounit. Nothing was drawn.")
