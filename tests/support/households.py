@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from opendas.phsafe.inputs.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS
+from opendas.phsafe.inputs.read_csv import KINDS
 
 Row = dict[str, str]
 World = tuple[list[Row], list[Row], list[Row]]
@@ -104,8 +104,7 @@ def random_world(
 def write_world(folder: Path, world: World) -> Path:
     """Write the three files of the csv reader."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = (("persons.csv", PERSON_COLUMNS), ("units.csv", UNIT_COLUMNS), ("geo.csv", GEO_COLUMNS))
-    for (name, columns), rows in zip(names, world, strict=True):
+    for (name, columns, _), rows in zip(KINDS, world, strict=True):
         lines = [",".join(columns), *(",".join(row[column] for column in columns) for row in rows)]
         (folder / name).write_text("\n".join(lines) + "\n")
     return folder

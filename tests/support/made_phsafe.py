@@ -23,7 +23,7 @@ from opendas.arrays import Floats, Ints
 from opendas.custody.folders import make_folder, write_atomic
 from opendas.errors import ConfigError
 from opendas.geography.states import STATES
-from opendas.phsafe.inputs.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS
+from opendas.phsafe.inputs.read_csv import KINDS
 from opendas.phsafe.margins import PRODUCTION_TAU, published_row
 from opendas.phsafe.model import PUERTO_RICO, STATE_CODES, Geography
 from opendas.phsafe.tables import TABLES
@@ -328,14 +328,7 @@ def write_made(folder: Path, households: int, seed: int = 0, states: Sequence[st
     shares = cumulative([people[code] for code in codes])
     persons = units = 0
     with ExitStack() as stack:
-        sinks = [
-            stack.enter_context(_Sink(folder / name, columns))
-            for name, columns in (
-                ("persons.csv", PERSON_COLUMNS),
-                ("units.csv", UNIT_COLUMNS),
-                ("geo.csv", GEO_COLUMNS),
-            )
-        ]
+        sinks = [stack.enter_context(_Sink(folder / file.name, file.columns)) for file in KINDS]
         for piece, start in enumerate(range(0, households, _PIECE)):
             rng = np.random.Generator(np.random.Philox(key=[seed, piece]))
             count = min(_PIECE, households - start)
@@ -450,7 +443,7 @@ def _person_columns(persons: MadePersons, units: _Units) -> dict[str, Any]:
 def _unit_columns(units: _Units) -> dict[str, Any]:
     widths = {"rtype": 1, "hhrace": 2, "ten": 1, "hht": 1, "hht2": 2, "cplt": 1}
     columns = {}
-    for name in UNIT_COLUMNS:
+    for name in KINDS[1].columns:
         values = getattr(units, name.lower())
         columns[name] = _texts(values, widths[name.lower()]) if name.lower() in widths else values
     return columns

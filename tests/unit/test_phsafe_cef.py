@@ -17,7 +17,7 @@ from opendas.errors import DataError
 from opendas.phsafe.config import Mode, parse_config
 from opendas.phsafe.inputs.linking import link, sort_inputs
 from opendas.phsafe.inputs.read_cef import find_files, read_cef
-from opendas.phsafe.inputs.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS, read_csv
+from opendas.phsafe.inputs.read_csv import KINDS, read_csv
 from opendas.phsafe.tables import OUTPUTS
 from opendas.phsafe.validate import validate
 from opendas.readers.cef.records import PERSONS, UNITS, RecordLayout
@@ -68,9 +68,9 @@ def as_csv(made: Path, folder: Path) -> Path:
         names = ("TABBLKST", "TABBLKCOU", "TABTRACTCE", "TABBLK", "TABBLKGRPCE", "PLACEFP", "AIANNHCE")
         places[-1] |= {name: block[name] for name in names}
     tables = (
-        ("persons", PERSON_COLUMNS, people),
-        ("units", UNIT_COLUMNS, units),
-        ("geo", GEO_COLUMNS, places),
+        ("persons", KINDS[0].columns, people),
+        ("units", KINDS[1].columns, units),
+        ("geo", KINDS[2].columns, places),
     )
     for name, columns, table in tables:
         lines = [",".join(columns), *(",".join(row[column].strip() for column in columns) for row in table)]

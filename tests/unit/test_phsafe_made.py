@@ -16,12 +16,12 @@ from support.made_phsafe import Made, production_config, write_made
 from opendas.errors import ConfigError
 from opendas.phsafe.config import Mode, parse_config, read_config
 from opendas.phsafe.inputs import fields
-from opendas.phsafe.inputs.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS
+from opendas.phsafe.inputs.read_csv import KINDS
 from opendas.phsafe.model import find_level
 from opendas.phsafe.run import HouseholdOptions, validate_input
 from opendas.readers.cef.records import MAFID_RANGE
 
-FILES = {"persons.csv": PERSON_COLUMNS, "units.csv": UNIT_COLUMNS, "geo.csv": GEO_COLUMNS}
+FILES = {file.name: file.columns for file in KINDS}
 WIDTHS = {
     "RTYPE": 1,
     "MAFID": 9,

@@ -6,12 +6,12 @@ can hold a true count, a key, a path or a clock reading.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from opendas.budget.allocation import shares_json
 from opendas.budget.plan import NoiseRow
@@ -27,6 +27,8 @@ from opendas.privacy.zcdp import SEVERAL, Account, PureAccount, group_loss
 from opendas.report.pyramids import Pyramid
 from opendas.schema.declarations import ContributionBound, EarlierAct, PublishedFile
 from opendas.schema.provenance import Domain
+
+_T = TypeVar("_T")
 
 _PLAIN = (
     *("product", "protected_unit", "mechanism", "neighbours", "estimator", "records"),
@@ -286,28 +288,29 @@ class RunFacts:
             attributes=_exact(_ordered(record["attributes"], record["attribute_names"]), loss_key),
             within=_exact(_ordered(record["within"], levels), loss_key),
             failsafe=tuple(record["failsafe"]),
-            spine=None if record.get("spine") is None else SpineSummary.from_dict(record["spine"]),
-            source=None if budget.get("source") is None else str(budget["source"]),
+            spine=_optional(record, "spine", SpineSummary.from_dict),
+            source=_optional(budget, "source", str),
             within_official=tuple(
                 AreaLoss.from_dict(kind, row)
                 for kind, row in _ordered(
                     record.get("within_official", {}), record.get("official_kinds", ())
                 ).items()
             ),
-            domain=None if record.get("domain") is None else Domain.from_dict(record["domain"]),
+            domain=_optional(record, "domain", Domain.from_dict),
             **_read_contribution(record.get("contribution"), loss_key),
-            protection=None
-            if record.get("protection") is None
-            else Protection.from_dict(record["protection"]),
+            protection=_optional(record, "protection", Protection.from_dict),
             tied=tuple(EarlierAct.from_dict(act) for act in record.get("tied", ())),
-            companion=None if record.get("companion") is None else str(record["companion"]),
+            companion=_optional(record, "companion", str),
             parts=tuple(Origin.from_dict(part) for part in record.get("parts", ())),
-            published=None
-            if record.get("published") is None
-            else PublishedFile.from_dict(record["published"]),
-            moved=None if record.get("moved") is None else int(record["moved"]),
+            published=_optional(record, "published", PublishedFile.from_dict),
+            moved=_optional(record, "moved", int),
             pyramids=tuple(Pyramid.from_dict(one) for one in record.get("pyramids", ())),
         )
+
+
+def _optional(record: Mapping[str, Any], name: str, read: Callable[[Any], _T]) -> _T | None:
+    """Return what a certificate may lack: other runs, and earlier versions, state less."""
+    return None if record.get(name) is None else read(record[name])
 
 
 def _read_contribution(record: Mapping[str, Any] | None, loss_key: str) -> dict[str, Any]:

@@ -142,6 +142,11 @@ def _table(
     return made
 
 
+def _even(first: float, columns: int) -> list[float]:
+    """Return widths across the page: that of the first column, and as many even ones."""
+    return [first, *([(_WIDTH - first) / columns] * columns)]
+
+
 def _stamp(content: Sequence[Flowable]) -> Table:
     """Set a framed box across the page."""
     made = Table([[list(content)]], colWidths=[_WIDTH], hAlign="LEFT")
@@ -391,8 +396,7 @@ def _budget(run: RunFacts) -> list[Flowable]:
             ("the same, rounded", *(percent(share) for share in shares)),
         ]
         body += [(query_words(row.query), *(row.shares[i] or "\u2013" for i in shown)) for row in matrix]
-        first = 44 * mm
-        widths = [first, *([(_WIDTH - first) / len(shown)] * len(shown))]
+        widths = _even(44 * mm, len(shown))
         shares_table = _table(head, body, widths)
         shares_table.setStyle(TableStyle([("BACKGROUND", (0, 1), (-1, 2), _BAND)]))
         noise = [(query_words(row.query), *(_noise_words(row.noise[i]) for i in shown)) for row in matrix]
@@ -419,27 +423,16 @@ def _spine(run: RunFacts) -> list[Flowable]:
         level_rows(spine.levels),
         [first, *(rest * part for part in (0.16, 0.13, 0.29, 0.23, 0.19))],
     )
-    story: list[Flowable] = [
-        KeepTogether(
-            [_paragraph(f"Spine of {run.product}", _HEAD), _paragraph(spine_sentence(spine)), levels]
-        )
-    ]
+    title = _paragraph(f"Spine of {run.product}", _HEAD)
+    story: list[Flowable] = [KeepTogether([title, _paragraph(spine_sentence(spine)), levels])]
     if spine.entities:
-        distances = _table(ENTITY_HEAD, entity_rows(spine.entities), [first, *([rest / 5] * 5)])
+        distances = _table(ENTITY_HEAD, entity_rows(spine.entities), _even(first, 5))
         text = (
             "Distance: how many geounits of the spine must be added or subtracted to make up the area; 1 is "
             "on the spine. Before: from the spine of the official levels."
         )
-        story.append(
-            KeepTogether(
-                [
-                    _paragraph("Areas and the spine", _SUBHEAD),
-                    distances,
-                    Spacer(1, 3),
-                    _paragraph(text, _NOTE),
-                ]
-            )
-        )
+        title = _paragraph("Areas and the spine", _SUBHEAD)
+        story.append(KeepTogether([title, distances, Spacer(1, 3), _paragraph(text, _NOTE)]))
     return story
 
 
@@ -492,10 +485,7 @@ def _official(run: RunFacts) -> list[Flowable]:
     if not run.within_official:
         return []
     head = official_head(run)
-    first = 44 * mm
-    table = _table(
-        head, official_rows(run), [first, *([(_WIDTH - first) / (len(head) - 1)] * (len(head) - 1))]
-    )
+    table = _table(head, official_rows(run), _even(44 * mm, len(head) - 1))
     title = _paragraph("A record moves within one official area, all else equal", _SUBHEAD)
     return [KeepTogether([title, *(_paragraph(text) for text in official_sentences(run)), table])]
 

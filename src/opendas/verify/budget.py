@@ -43,8 +43,12 @@ Run = Mapping[str, Any]
 _CONFIDENCE = Fraction(9, 10)
 
 
+def _loss_key(run: Run) -> str:
+    return "pure_epsilon" if run["mechanism"] == Mechanism.DISCRETE_LAPLACE else "rho"
+
+
 def _total(run: Run) -> Fraction:
-    key = "pure_epsilon" if run["mechanism"] == Mechanism.DISCRETE_LAPLACE else "rho"
+    key = _loss_key(run)
     require(run.get(key) is not None, f"the certificate states no finite {key}.")
     return parse_fraction(run[key], key)
 
@@ -215,7 +219,7 @@ def certified_map(run: Run, released: ReleasedProduct) -> ProtectionMap:
 
 def check_losses(run: Run, held: ProtectionMap) -> str:
     """Recompute the losses by attribute and within geounits from plan, spine and exact facts."""
-    key = "pure_epsilon" if run["mechanism"] == Mechanism.DISCRETE_LAPLACE else "rho"
+    key = _loss_key(run)
     for name, found in (
         ("attributes", attribute_losses(held.plan, held)),
         ("within", within_losses(held.plan, held)),
@@ -232,7 +236,7 @@ def check_losses(run: Run, held: ProtectionMap) -> str:
 def check_official(run: Run, held: ProtectionMap, released: ReleasedProduct) -> str:
     """Recompute the losses within official geounits and areas from spine, shares, frame and exact facts."""
     stated = {AreaLoss.from_dict(kind, row) for kind, row in run["within_official"].items()}
-    key = "pure_epsilon" if run["mechanism"] == Mechanism.DISCRETE_LAPLACE else "rho"
+    key = _loss_key(run)
     within = {level: parse_fraction(loss[key], level) for level, loss in run["within"].items()}
     found = official_losses(held.plan, released.frame, held, within)
     wrong = sorted({row.kind for row in stated ^ set(found)})

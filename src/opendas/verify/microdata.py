@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from opendas.arrays import Bools, Codes, Ints
+from opendas.arrays import Bools, Ints
 from opendas.constraints.table import bound_table, invariant_geolevels
 from opendas.files.geography_files import ConstraintRows, read_tie
 from opendas.files.mdf.dhc_units import units_of_records
@@ -220,18 +220,11 @@ def check_tie(data: Microdata) -> str:
     query = released.product.workload.group(tie.query)
     _check_tied_counts(released, tie, tied)
     unlike = data.estimate.recoded(query.row_of_cell, query.size).unlike(tied)
-    codes = released.frame.geocodes[unlike]
-    require(
-        not len(unlike), f"other counts than {tie.product} in {first_few(code.decode() for code in codes)}."
-    )
+    _nowhere(released, unlike, f"other counts than {tie.product} in")
     types = UnitTypes.of(released.product, released.frame)
     if types is not None:
         broken = types.broken(np.arange(tied.rows), data.estimate)
-        codes = released.frame.geocodes[broken]
-        require(
-            not len(broken),
-            f"other types of unit than the frame has in {first_few(code.decode() for code in codes)}.",
-        )
+        _nowhere(released, broken, "other types of unit than the frame has in")
     held = "" if types is None else f"; {plural('type', len(tie.units))} of unit as the frame has them"
     return f"{plural('count', len(tied.counts))} of {tie.query}, as in the release of {tie.product}{held}"
 
@@ -266,16 +259,11 @@ def check_quarters(data: Microdata) -> str:
             if column not in frame.units:
                 continue
             units = frame.units[column]
+            whose = f"{HHGQ_LEVELS[code]} people"
             homeless = (units == 0) & (people[:, code] > 0)
-            require(
-                not bool(homeless.any()),
-                _places(frame.geocodes, homeless, HHGQ_LEVELS[code], "without a unit"),
-            )
-            short = people[:, code] < units if code else np.zeros(len(frame), dtype=bool)
-            require(
-                not bool(short.any()),
-                _places(frame.geocodes, short, HHGQ_LEVELS[code], "fewer than facilities"),
-            )
+            _nowhere(released, np.flatnonzero(homeless), f"{whose} without a unit in block")
+            short = (people[:, code] < units) & (code > 0)
+            _nowhere(released, np.flatnonzero(short), f"{whose} fewer than facilities in block")
         return "nobody where there is no unit; no group quarters without people"
     facilities = data.records.counts
     quarters = np.zeros(len(frame), dtype=np.int64)
@@ -299,12 +287,11 @@ def _check_all_units(data: Microdata) -> str:
         raise AssertionError("required above")
     units = ReleaseFolder(released.release)[companion.name].estimate
     unlike = units_of_records(released.product, data.records.counts).unlike(units)
-    codes = released.frame.geocodes[unlike]
-    require(
-        not len(unlike), f"other units than {companion.name} in {first_few(code.decode() for code in codes)}."
-    )
+    _nowhere(released, unlike, f"other units than {companion.name} in")
     return f"{plural('unit', units.total())} of every block, as in {companion.name}"
 
 
-def _places(codes: Codes, where: Bools, level: str, what: str) -> str:
-    return f"{level} people {what} in block {first_few(code.decode() for code in codes[where])}."
+def _nowhere(released: ReleasedProduct, leaves: Ints, what: str) -> None:
+    """Fail the current check if there are leaves, given by their positions, with something wrong."""
+    codes = released.frame.geocodes[leaves]
+    require(not len(leaves), f"{what} {first_few(code.decode() for code in codes)}.")

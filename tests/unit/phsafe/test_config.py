@@ -48,7 +48,7 @@ def test_infinity_and_zero() -> None:
 
 def test_the_non_private_mode_needs_two_keys_only() -> None:
     config = parse_config('{"state_filter": ["72"], "reader": "csv"}', Mode.NON_PRIVATE)
-    assert config.puerto_rico
+    assert config.state_filter == ("72",)
     assert config.mechanism is None
 
 

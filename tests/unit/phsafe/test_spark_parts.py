@@ -26,7 +26,7 @@ from opendas.phsafe.config import Config, Mode, Plan, parse_config
 from opendas.phsafe.counting import count_tables, exact_cubes
 from opendas.phsafe.inputs.findings import CSV_FILES, MOST_LINES, Source, list_lines
 from opendas.phsafe.inputs.linking import bucket_digests, link
-from opendas.phsafe.inputs.read_csv import read_csv
+from opendas.phsafe.inputs.read_csv import KINDS, read_csv
 from opendas.phsafe.inputs.records import Inputs
 from opendas.phsafe.measure import truncation_keys
 from opendas.phsafe.output import exact_declarations
@@ -40,7 +40,7 @@ from opendas.phsafe.spark.households import (
     merge_findings,
     sum_answers,
 )
-from opendas.phsafe.spark.rows import KINDS, ROW_SCHEMA, Block, ReadLines
+from opendas.phsafe.spark.rows import ROW_SCHEMA, Block, ReadLines
 from opendas.phsafe.truncation import Truncation
 from opendas.phsafe.validate import validate
 

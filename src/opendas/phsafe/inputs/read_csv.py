@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,31 +25,30 @@ from opendas.phsafe.inputs.fields import check_values
 from opendas.phsafe.inputs.findings import MOST_LINES
 from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units
 
-PERSON_COLUMNS = ("RTYPE", "MAFID", "QAGE", "CENHISP", "CENRACE", "RELSHIP")
-UNIT_COLUMNS = (
-    "RTYPE",
-    "MAFID",
-    "FINAL_POP",
-    "NPF",
-    "HHSPAN",
-    "HHRACE",
-    "TEN",
-    "HHT",
-    "HHT2",
-    "CPLT",
-)
-GEO_COLUMNS = (
-    "RTYPE",
-    "MAFID",
-    "TABBLKST",
-    "TABBLKCOU",
-    "TABTRACTCE",
-    "TABBLK",
-    "TABBLKGRPCE",
-    "REGIONCE",
-    "DIVISIONCE",
-    "PLACEFP",
-    "AIANNHCE",
+
+class InputFile(NamedTuple):
+    """One of the three files of the layout."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: type[Any]
+
+
+KINDS: Final = (
+    InputFile("persons.csv", ("RTYPE", "MAFID", "QAGE", "CENHISP", "CENRACE", "RELSHIP"), Persons),
+    InputFile(
+        "units.csv",
+        ("RTYPE", "MAFID", "FINAL_POP", "NPF", "HHSPAN", "HHRACE", "TEN", "HHT", "HHT2", "CPLT"),
+        Units,
+    ),
+    InputFile(
+        "geo.csv",
+        (
+            *("RTYPE", "MAFID", "TABBLKST", "TABBLKCOU", "TABTRACTCE", "TABBLK", "TABBLKGRPCE"),
+            *("REGIONCE", "DIVISIONCE", "PLACEFP", "AIANNHCE"),
+        ),
+        Places,
+    ),
 )
 
 _TEXT_WIDTHS = {
@@ -65,7 +64,7 @@ _TEXT_WIDTHS = {
 }
 """Columns that hold codes of so many digits; the others hold integers in any form."""
 
-_COLUMNS = {"persons.csv": PERSON_COLUMNS, "units.csv": UNIT_COLUMNS, "geo.csv": GEO_COLUMNS}
+_COLUMNS: Final = {file.name: file.columns for file in KINDS}
 _NOT_READ = "does not hold the three files of the reader csv, row by row with the fields of the header."
 _KEY = "MAFID"
 _BLOCK_BYTES = 1 << 24

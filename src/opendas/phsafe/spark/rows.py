@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import numpy as np
@@ -23,37 +23,16 @@ from opendas.engines.spark.partitions import Batches, VersionsDiffer
 from opendas.errors import Finding
 from opendas.phsafe.inputs.findings import InputFiles, Source
 from opendas.phsafe.inputs.linking import bucket_of
-from opendas.phsafe.inputs.read_csv import (
-    GEO_COLUMNS,
-    PERSON_COLUMNS,
-    UNIT_COLUMNS,
-    check_header,
-    parse_rows,
-)
+from opendas.phsafe.inputs.read_csv import KINDS, check_header, parse_rows
 from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units, from_words, to_words
 from opendas.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-
-class InputFile(NamedTuple):
-    """One of the three files of the layout."""
-
-    name: str
-    columns: tuple[str, ...]
-    rows: type[Any]
-
-
-KINDS: Final = (
-    InputFile("persons.csv", PERSON_COLUMNS, Persons),
-    InputFile("units.csv", UNIT_COLUMNS, Units),
-    InputFile("geo.csv", GEO_COLUMNS, Places),
-)
-"""By the number in the column ``kind``."""
-
 BROKEN: Final = len(KINDS)
-"""Added to the kind of a row that does not have the fields of the header; its word is how many it has."""
+"""Added to the kind of a row, the number of its file in ``KINDS``, that does not have the fields of the
+header; its word is how many it has."""
 
 ROW_TYPES: Final = "kind tinyint, bucket smallint, mafid long, first long, second long, line long"
 ROW_SCHEMA: Final = pa.schema(
