@@ -18,6 +18,9 @@ many true counts of blocks, and of half a block group's blocks together, lie in 
 the draws that the release was chosen from, by size, by race, and where the interval is above zero, and how
 wide these are.
 
+The same by what is released, which is all that a reader sees; and errors of blocks that are sorted by the
+truth, by a draw in its place, and by the release.
+
 Then what can be gained: the error that each release expects if the truth is one of the draws, so if the prior
 is right, and so is the block group; and the least that any table can expect which adds up to the block group.
 And what every eighth block group gains where its own counts are the true ones.
@@ -29,6 +32,8 @@ what the estimate is for more and more noise.
 from __future__ import annotations
 
 import csv
+import itertools
+import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -59,6 +64,7 @@ from opendas.constraints.table import LevelConstraints
 from opendas.demo import write_demo
 from opendas.measurement.family import FamilyMeasurement, QueryAnswers
 from opendas.metrics.evaluate import evaluate
+from opendas.metrics.race_groups import GROUPS, blau_index, group_of_cell
 from opendas.readers.base import InputData
 from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
@@ -208,12 +214,16 @@ def kept() -> Iterator[list[tuple[FamilyData, npt.NDArray[np.int32]]]]:
 
 
 def coverage(
-    run: Run, truth: InputData, draws: Sequence[tuple[FamilyData, npt.NDArray[np.int32]]]
+    run: Run,
+    release: Histogram,
+    truth: InputData,
+    draws: Sequence[tuple[FamilyData, npt.NDArray[np.int32]]],
 ) -> Covered:
     """Count true counts, those in the 90 % interval of their draws, and the intervals' widths.
 
-    Of single blocks, and of every second block of a block group together. Cells that the block group does not
-    have are left out: the release says that there is nobody.
+    Of single blocks, by what they truly have and by what the release says, and of every second block of a
+    block group together. Cells that the block group does not have are left out: the release says that there
+    is nobody.
     """
     found: Covered = {}
 
@@ -222,17 +232,20 @@ def coverage(
         found[query, label] = number + inside.size, held + int(inside.sum()), sum_ + float(width.sum())
 
     for data, tables in draws:
-        exact = exact_counts(truth, data)
+        exact, ours = exact_counts(truth, data), exact_counts(replace(truth, histogram=release), data)
         for query in QUERIES:
             true, drawn, rows = by_query(run, query, data, exact, tables)
+            released = by_query(run, query, data, ours, tables)[0]
             lower, upper = middle(drawn)
             inside, width = (lower <= true) & (true <= upper), upper - lower
             open_ = np.broadcast_to(data.usable.any(axis=1)[:, None], true.shape)
             add(query, "all", inside[open_], width[open_])
             add(query, "above zero", inside[open_ & (lower > 0)], width[open_ & (lower > 0)])
-            for least, most in SIZES:
-                here = (true >= least) & (true < most) & open_
-                add(query, f"{least:,} to {most - 1:,}", inside[here], width[here])
+            for (least, most), (by, count) in itertools.product(
+                SIZES, (("true", true), ("released", released))
+            ):
+                here = (count >= least) & (count < most) & open_
+                add(query, f"{by}, {least:,} to {most - 1:,}", inside[here], width[here])
             if query == "cenrace":
                 for race, name in enumerate(RACES):
                     here = open_ & (rows == race)[None, :]
@@ -327,6 +340,61 @@ def known_parents(
     return [(query, *(mean[name, query] for name in names)) for query in QUERIES]
 
 
+def sorted_blocks(
+    run: Run,
+    releases: Mapping[str, Histogram],
+    truth: InputData,
+    draws: Sequence[tuple[FamilyData, npt.NDArray[np.int32]]],
+) -> list[Sequence[object]]:
+    """Return mean signed errors of block totals, of blocks sorted in three ways.
+
+    By their true people, by those of a draw that stands for the truth (what errors would be if the prior were
+    right; mean over every eighth draw), and by those that the posterior's release says.
+    """
+    groups = group_of_cell(run.product.schema)
+
+    def by_group(cells: npt.NDArray[np.int32], tables: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        found = np.zeros((len(GROUPS), len(tables)), np.int64)
+        np.add.at(found, groups[cells], tables.T)
+        return found.T
+
+    every = np.arange(run.product.schema.size, dtype=np.int32)
+    exact = np.concatenate([by_group(every, exact_counts(truth, data)) for data, _ in draws])
+    ours = {
+        name: np.concatenate(
+            [by_group(every, exact_counts(replace(truth, histogram=release), data)) for data, _ in draws]
+        )
+        for name, release in releases.items()
+    }
+    drawn = [
+        np.concatenate([by_group(data.cells, tables[k].astype(np.int64)) for data, tables in draws])
+        for k in range(0, min(len(tables) for _, tables in draws), 8)
+    ]
+
+    def signed(
+        counts: npt.NDArray[np.int64], true: npt.NDArray[np.int64], by: npt.NDArray[np.int64]
+    ) -> list[float]:
+        error, size = counts.sum(axis=1) - true.sum(axis=1), by.sum(axis=1)
+        rank = np.argsort(np.argsort(blau_index(by), kind="stable"), kind="stable")
+        classes = [(size >= least) & (size < most) for least, most in SIZES]
+        fifth = np.maximum((5 * rank) // len(by), 1)  # the first two are those of one group, and nobody's
+        classes += [fifth == k for k in range(1, 5)]
+        return [float(error[here].mean()) if here.any() else math.nan for here in classes]
+
+    columns = [
+        *(signed(ours[name], exact, exact) for name in releases),
+        *(np.mean([signed(ours[name], draw, draw) for draw in drawn], axis=0).tolist() for name in releases),
+        signed(ours["posterior"], exact, ours["posterior"]),
+    ]
+    labels = [
+        *(f"{least:,} to {most - 1:,}" for least, most in SIZES),
+        "Blau 1 and 2",
+        *(f"Blau {k}" for k in range(3, 6)),
+    ]
+    rows = zip(labels, *columns, strict=True)
+    return [(label, *(None if math.isnan(mean) else mean for mean in means)) for label, *means in rows]
+
+
 def least_error(drawn: npt.NDArray[np.int32], total: int) -> float:
     """Return the least expected absolute error of counts with a sum, from draws of them, (k, C)."""
     ordered = np.sort(drawn, axis=0)
@@ -357,8 +425,10 @@ def compared(
                 found[estimator].append(figures_of(evaluation))
                 empty[estimator].append(zeros(truth.histogram, estimate))
                 note(f"{plan}, {estimator}, seed {seed} done; {fallbacks} families by a fallback")
-            covered.append(coverage(run, truth, draws))
-            limits = limits or [find(run, releases, truth, draws) for find in (expected, known_parents)]
+            covered.append(coverage(run, releases["posterior"], truth, draws))
+            limits = limits or [
+                find(run, releases, truth, draws) for find in (expected, known_parents, sorted_blocks)
+            ]
     return found, empty, covered, limits
 
 
@@ -369,11 +439,23 @@ def covered_table(covered: Sequence[Covered]) -> str:
         number, inside, width = np.sum([one.get((query, label), (0, 0, 0)) for one in covered], axis=0)
         return (float(100 * inside / number), float(width / number)) if number else (None, None)
 
-    sizes = [*(f"{least:,} to {most - 1:,}" for least, most in SIZES), "above zero"]
-    rows = [(query, *of(query, "all"), *(of(query, size)[0] for size in sizes)) for query in QUERIES]
+    sizes = [f"{least:,} to {most - 1:,}" for least, most in SIZES]
+    tables = []
+    for by in ("true", "released"):
+        rows = [
+            (
+                query,
+                *of(query, "all"),
+                *(of(query, f"{by}, {size}")[0] for size in sizes),
+                of(query, "above zero")[0],
+            )
+            for query in QUERIES
+        ]
+        head = (f"90 % intervals, by {by} count: covered, %", "all", "mean width", *sizes, "above zero")
+        tables.append(markdown(head, rows))
     return "\n\n".join(
         (
-            markdown(("90 % intervals: covered, %", "all", "mean width", *sizes), rows),
+            *tables,
             markdown(("Race alone", "covered, %", "mean width"), [(r, *of("race alone", r)) for r in RACES]),
             markdown(
                 ("Every second block together", "covered, %", "mean width"),
@@ -457,6 +539,8 @@ def main() -> None:
             markdown(("Query", *ESTIMATORS, "least of any table"), limits[0]),
             "Mean absolute error in every eighth block group",
             markdown(("Query", *ESTIMATORS, "true block group"), limits[1]),
+            "Mean signed error of totals, blocks sorted by the truth, by a draw in its place, by the release",
+            markdown(("Blocks", *ESTIMATORS, *(f"{e}, draw" for e in ESTIMATORS), "released"), limits[2]),
         ]
     rows_ = [(f"{v:,.0f}", *students(v, 1), *students(v, 2)) for v in (10.0, 1e3, 1e5, 1e6, 1e7)]
     texts += [

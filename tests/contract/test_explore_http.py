@@ -16,6 +16,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("httpx")
 
 from support.asgi import Client
+from support.mini import write_mini
 from support.seeds import examples
 
 from opendas.explore.app import make_app
@@ -23,7 +24,7 @@ from opendas.explore.budget_page import budget_state
 from opendas.explore.household_page import household_state
 from opendas.explore.households import production
 from opendas.explore.page import read_link, write_link
-from opendas.explore.session import Session
+from opendas.explore.session import Session, make_session
 from opendas.explore.subjects import stand_in
 
 HOST = "127.0.0.1:8321"
@@ -355,6 +356,19 @@ def test_the_exact_epsilon_is_worked_out_when_it_is_asked_for(client: Client) ->
         r"exact epsilon of the composed noise lies between 16\.\d\d and 16\.\d\d", body["answers"]
     )
     assert "composed noise lies" not in client.post("/budget/answers", data=fields()).json()["answers"]
+
+
+def test_a_run_is_tried_on_synthetic_records_when_it_is_asked_for(tmp_path: Path) -> None:
+    session = make_session(write_mini(tmp_path))
+    form = {"subject": "run", "plans": "1", **budget_state(session.budgets.first).fields()}
+    client = served(session)
+    body = client.post("/budget/answers", data=form | {"action": "tried"}).json()
+    assert re.search(r'id="tried-caption".*Mean absolute error of released counts', body["answers"])
+    body = client.post("/budget/answers", data=form).json()
+    assert 'value="tried"' in body["answers"]
+    assert "tried-caption" not in body["answers"]
+    body = client.post("/budget/answers", data=fields() | {"action": "tried"}).json()
+    assert "tried" not in body["answers"]  # of published numbers alone there is no frame
 
 
 NUMBERS = (

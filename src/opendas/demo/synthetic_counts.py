@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
@@ -15,18 +16,27 @@ from opendas.schema.product import Product
 
 RECORDS, A_HOME = 45.0, 2.3
 """Synthetic records of a leaf, where the frame has no housing units; and people of a housing unit."""
-RARER, SPREAD = 3.0, 1.0
+RARER, SPREAD = 2.4, 1.0
 """The levels of an attribute have frequencies that fall with this power of their rank: as those of race and
 age in a census; and records that are spread over many cells (Zipf's law)."""
-ALIKE = 2.0
-"""Shape of the gamma weights by which leaves differ in their mixture; larger ones make them alike."""
+ALIKE, SPREAD_ALIKE = 2.0, 2.0
+"""How alike leaves are: in a census the concentration of the Dirichlet frequencies of each attribute's levels
+in a leaf, which make it like its neighbours in most races and unlike them in a few; else the shape of the
+gamma weights of its cells."""
+SELDOM = 1e-9
+"""Weight of what is usual where a leaf has nobody in the cells that it may use."""
 _SEED = 0
 
 
-def _frequencies(schema: Schema, rarer: float) -> Floats:
-    """Return how often a cell is drawn, float64 (n,): attributes alone, their first levels most often."""
+def _frequencies(schema: Schema, rarer: float) -> list[Floats]:
+    """Return how frequent the levels of each attribute are: their first ones most."""
     weights = [np.arange(1.0, len(attribute.levels) + 1) ** -rarer for attribute in schema.attributes]
-    found: Floats = reduce(np.outer, weights).ravel()
+    return [each / each.sum() for each in weights]
+
+
+def _product(frequencies: Sequence[Floats]) -> Floats:
+    """Return the frequency of each cell, float64 (n,), of attributes that do not depend on each other."""
+    found: Floats = reduce(np.outer, frequencies).ravel()
     return found
 
 
@@ -47,17 +57,19 @@ def synthetic_counts(
     frame: Frame,
     product: Product,
     records: float | None = None,
-    rarer: float = RARER,
+    *,
+    census: bool = True,
 ) -> Histogram:
     """Return synthetic records that keep structural zeros and bounds, a row for each leaf of the frame.
 
     - `constraints`: of the frame's spine, without invariants.
     - `place_of_leaf` (leaves,): place of each leaf of the frame on the spine.
     - `records`: about how many there are in all; by default :data:`RECORDS` a leaf, or :data:`A_HOME` a home.
-    - `rarer`: power by which rarer levels are less frequent.
+    - `census`: most records are in few cells, and neighbours are alike; else they are spread over many.
     """
     rng = np.random.default_rng(_SEED)
-    frequency, sizes = _frequencies(product.schema, rarer), _sizes(frame, product, records)
+    frequencies = _frequencies(product.schema, RARER if census else SPREAD)
+    frequency, sizes = _product(frequencies), _sizes(frame, product, records)
     leaf = constraints.levels[-1]
     rows: list[Ints] = []
     columns: list[Ints] = []
@@ -67,8 +79,11 @@ def synthetic_counts(
         cells = np.flatnonzero(constraints.possible & ~closed.any(axis=0))
         if not len(cells):
             continue
-        # Gamma weights of the cells make their mixture a Dirichlet one.
-        mixture = frequency[cells] * rng.gamma(ALIKE, size=len(cells))
+        if census:
+            mixture = _product([rng.dirichlet(ALIKE * each) for each in frequencies])[cells]
+            mixture += SELDOM * frequency[cells]
+        else:
+            mixture = frequency[cells] * rng.gamma(SPREAD_ALIKE, size=len(cells))
         made = rng.multinomial(sizes[i], mixture / mixture.sum())
         for bound in np.flatnonzero(leaf.lower[place] > 0):
             inside = np.flatnonzero(constraints.bound_cells[bound][cells])

@@ -155,8 +155,19 @@ class BudgetPage(Page[BudgetAnswers]):
             return None, sums
 
     def add_on_request(self, answer: BudgetAnswer, action: str) -> BudgetAnswer:
-        """Add ``exact``, the epsilon of the composed noise, or ``areas``, errors of areas off the spine."""
+        """Add ``exact``, the epsilon of the composed noise, or errors.
+
+        ``tried`` are those of released counts, on synthetic records; ``areas`` those of areas off the spine.
+        """
         subject = self.subject(answer.state.about["subject"])
+        if action == "tried":
+            try:
+                rows = [subject.tried(found.budget) for _, found in answer.plans]
+            except OpendasError as error:
+                answer.problems.add("a.total", str(error))
+                return answer
+            errors = [{(row.geolevel, row.query): row.mean_abs_error for row in each} for each in rows]
+            return replace(answer, more={"tried": errors})
         if action == "areas":
             areas = [subject.areas(found.budget) for _, found in answer.plans]
             return replace(answer, more={"areas": areas})
@@ -229,6 +240,7 @@ class BudgetPage(Page[BudgetAnswers]):
             "error_picture": error_picture(answer.plans, query),
             "margins": rows(lambda a, level, q: margin_of(a.cells[level, q])),
             "expected": rows(lambda a, level, q: error_text(a.cells[level, q].expected)),
+            "tried": _tried_rows(answer, subject),
             "areas": _area_rows(answer),
             "curve_picture": curve_picture(answer.plans),
             "curve_head": [
@@ -284,6 +296,21 @@ def _loss_rows(
             cells.append(answer.per_plan("\u2013" if e is None else f"{e:.2f}" for e in epsilons))
         rows.append((words(losses[0].name), cells))
     return rows
+
+
+def _tried_rows(answer: BudgetAnswer, subject: Subject) -> list[Row]:
+    """Return the mean absolute errors of every query group that was tried, a cell per geolevel."""
+    tried = answer.more.get("tried", ())
+    if not tried:
+        return []
+
+    def cell(errors: Mapping[tuple[str, str], float], level: str, query: str) -> str:
+        return error_text(errors[level, query]) if (level, query) in errors else "\u2013"
+
+    return [
+        (query_words(q), [answer.per_plan(cell(errors, lv, q) for errors in tried) for lv in subject.levels])
+        for q in subject.queries
+    ]
 
 
 def _area_rows(answer: BudgetAnswer) -> list[Row]:

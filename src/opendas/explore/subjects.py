@@ -31,7 +31,9 @@ from opendas.measurement.loss import attribute_losses, plan_loss, told_apart, wi
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.composition import WorstLoss
+from opendas.runs.progress.forecast import timed
 from opendas.runs.run import Run
+from opendas.runs.simulated.trial import Trial, TriedRow
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 
@@ -68,6 +70,8 @@ class Subject:
     """
 
     categories: tuple[str, ...] = ()  # kinds of areas off the spine that are known
+
+    can_be_tried = False  # whether a budget can be tried on synthetic records
 
     compares = "between any two inputs, whatever is published exactly"
     """Of which inputs the losses are."""
@@ -146,6 +150,10 @@ class Subject:
         """Return the expected error of the total in areas off the spine; takes a second or more."""
         return ()
 
+    def tried(self, budget: Budget) -> tuple[TriedRow, ...]:
+        """Return mean errors of released counts, tried on synthetic records; takes some seconds."""
+        return ()
+
     @cached_property
     def presets(self) -> Mapping[str, Budget]:
         """Presets for this product as budgets of this tree, without missing levels and rescaled."""
@@ -190,6 +198,7 @@ class RunSubject(Subject):
         )
         self.contribution = run.budget.contribution
         self.categories = run.frame.categories
+        self.can_be_tried = timed(run.product)
 
     def start(self) -> Budget:
         """Return the budget of the run file."""
@@ -205,6 +214,14 @@ class RunSubject(Subject):
         """Return the expected error of the total in areas off the spine."""
         expected = ExpectedError.build(self._plan(budget), algebra=self.algebra)
         return tuple(row for row in expected_rows(expected, self.run.frame) if row.kind == "entity")
+
+    @cached_property
+    def _trial(self) -> Trial | None:
+        return Trial.of(self.run)
+
+    def tried(self, budget: Budget) -> tuple[TriedRow, ...]:
+        """Return mean errors of released counts, tried on synthetic records of the run's own frame."""
+        return () if self._trial is None else self._trial.errors(budget)
 
     def spine(self, budget: Budget) -> Spine:
         """Return the spine that a budget is spent on: bypassing depends on the shares."""

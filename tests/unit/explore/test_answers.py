@@ -14,7 +14,7 @@ from support.mini import write_mini
 import opendas
 from opendas.budget.plan import attribute_rho, within_rho
 from opendas.demo.generator import write_demo
-from opendas.explore.budget import BudgetAnswers, answer_budget
+from opendas.explore.budget import BudgetAnswers, answer_budget, budget_fields
 from opendas.explore.budget_page import BudgetPage
 from opendas.explore.subjects import RunSubject, StandIn, stand_in
 from opendas.geography.frame import Frame
@@ -216,6 +216,24 @@ def test_areas_off_the_spine_have_the_errors_that_the_plan_shows(made: Path) -> 
         assert row.mean_sd == pytest.approx(other.mean_sd, rel=1e-9)
         assert row.max_sd == pytest.approx(other.max_sd, rel=1e-9)
     assert stand_in("us-persons").categories == ()
+
+
+def test_a_run_is_tried_when_asked_as_the_plan_tries_it(made: Path) -> None:
+    run = opendas.load(made / "persons.toml")
+    subject = RunSubject(run)
+    page = BudgetPage(subject)
+    assert page.context(page.answer(page.started()))["tried"] == []
+    less = budget_fields(replace(run.budget, total=run.budget.total / 8), subject)
+    found = page.answer(replace(page.started(), plans=(page.started().plans[0], less)), "tried")
+    ours, other = found.more["tried"]
+    wanted = {(row.geolevel, row.query): row.mean_abs_error for row in opendas.plan(run).tried().rows}
+    assert ours == wanted
+    assert ours["block", "total"] < other["block", "total"]
+    rows = dict(page.context(found)["tried"])
+    assert f"{ours['block', 'total']:.3g}" in rows["total"][-1]
+    assert rows["total"][0] == found.per_plan(("\u2013", "\u2013"))  # of one state nothing is said
+    assert subject.can_be_tried
+    assert not stand_in("us-persons").can_be_tried
 
 
 def test_a_stand_in_has_the_exact_epsilon_of_its_noise() -> None:

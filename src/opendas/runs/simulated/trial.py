@@ -15,7 +15,7 @@ import numpy as np
 
 from opendas.budget.allocation import Budget
 from opendas.constraints.table import bound_table
-from opendas.demo.synthetic_counts import RARER, SPREAD, synthetic_counts
+from opendas.demo.synthetic_counts import synthetic_counts
 from opendas.errors import ConfigError, OpendasError
 from opendas.metrics.errors import LevelErrors, level_errors, query_rows
 from opendas.runs.config.model import BUILT_IN_PRODUCTS
@@ -112,9 +112,9 @@ class Trial:
         part = run.changed(product=replace(run.product, prior=None)).on_frame(frame)
         free = bound_table(replace(run.product, invariants=()), frame, part.spine, {})
         # A census has most people in few cells; of other tables nobody knows it.
-        rarer = RARER if run.product.name in BUILT_IN_PRODUCTS else SPREAD
+        census = run.product.name in BUILT_IN_PRODUCTS
         here = records if records is None or whole else records * len(frame) / len(run.frame)
-        counts = synthetic_counts(free, part.spine.place_of_leaf, frame, run.product, here, rarer)
+        counts = synthetic_counts(free, part.spine.place_of_leaf, frame, run.product, here, census=census)
         return cls(Simulation.of(part, counts), counts)
 
     def errors(self, budget: Budget | None = None) -> tuple[TriedRow, ...]:
