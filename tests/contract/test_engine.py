@@ -80,10 +80,8 @@ def identical(one: Estimation, two: Estimation) -> bool:
     )
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_two_workers_give_what_one_gives(estimator: str) -> None:
-    run = made(estimator)
-    assert identical(estimate(run, estimator=estimator), estimate(run, estimator=estimator, workers=2))
+def test_two_workers_give_what_one_gives(run) -> None:
+    assert identical(estimate(run), estimate(run, workers=2))
 
 
 @pytest.mark.parametrize("kept", [upward.MOST_KEPT, 0])
@@ -99,13 +97,13 @@ def test_another_partition_gives_the_same(estimator: str, kept: int, monkeypatch
 
 
 def test_processes_that_run_already_learn_one_worker_after_the_other() -> None:
-    runs = [made("topdown"), made("informed")]
-    estimators = ["topdown", "informed"]
+    """With each estimator two workers give what one gives."""
+    runs = [made(estimator) for estimator in ESTIMATORS]
     pool = WorkerPool(2)
     for _, answer in pool.spread(abs, [-1, -2, -3]):
         assert answer > 0
-    for place, (run, estimator) in enumerate(zip(runs, estimators, strict=True)):
-        # The second engine comes with processes that know the first one's worker.
+    for run, estimator in zip(runs, ESTIMATORS, strict=True):
+        # All engines but the first come with processes that know the worker of the one before.
         engine = LocalEngine(run.worker(), 2, pool)
         found = estimate_on(
             engine,
@@ -115,8 +113,8 @@ def test_processes_that_run_already_learn_one_worker_after_the_other() -> None:
             estimator=estimator,
             model=run.model if estimator in WHOLE_TREE else None,
         )
-        assert identical(found, estimate(run, estimator=estimator))
-        if place:
+        assert identical(found, estimate(run, estimator=estimator)), estimator
+        if estimator == ESTIMATORS[-1]:
             engine.__exit__(None)
     with pytest.raises(RuntimeError):
         next(pool.spread(abs, [-1]))

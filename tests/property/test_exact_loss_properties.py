@@ -175,7 +175,7 @@ def test_the_worst_change_counts_at_each_delta() -> None:
 @pytest.mark.parametrize("target", ["0.5", "3", "9"])
 def test_spare_noise_meets_the_target_and_no_more_would(target: str) -> None:
     changes = {(DiscreteGaussian(Fraction(6)), 1): 4, (DiscreteGaussian(Fraction(55)), 1): 6}
-    worst = WorstLoss([changes], 1 << 14)
+    worst = WorstLoss([changes], POINTS)
     spare = spare_noise(worst, target, "1e-8")
     assert spare.epsilon.upper <= float(target)
     assert worst.scaled(spare.factor * Fraction(1001, 1000)).epsilon("1e-8").upper > float(target)
