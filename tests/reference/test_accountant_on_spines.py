@@ -21,6 +21,7 @@ from support.accounted_plans import (
     planned,
     release_of,
 )
+from support.each import each
 from support.spine_shares import multiple
 
 from opendas.budget.allocation import Budget
@@ -41,10 +42,10 @@ def worst(plan: MeasurementPlan, release: object) -> Fraction:
     return found
 
 
-@pytest.mark.parametrize("mechanism", [GAUSSIAN, LAPLACE])
-@pytest.mark.parametrize("neighbours", list(Neighbours))
-@pytest.mark.parametrize("root", ["us", "state"])
-@pytest.mark.parametrize("name", sorted(RECIPES))
+@each("mechanism", [GAUSSIAN, LAPLACE])
+@each("neighbours", list(Neighbours))
+@each("root", ["us", "state"])
+@each("name", sorted(RECIPES))
 def test_the_worst_pair_costs_exactly_the_budget(
     name: str, root: str, neighbours: Neighbours, mechanism: Mechanism
 ) -> None:
@@ -92,10 +93,10 @@ def neighbours_of(plan: MeasurementPlan, release: object) -> list[Counter[object
     return [changed(plan, release, old, new) for old, new in pairs]
 
 
-@pytest.mark.parametrize("mechanism", [GAUSSIAN, LAPLACE])
-@pytest.mark.parametrize("neighbours", list(Neighbours))
-@pytest.mark.parametrize("root", ["us", "state"])
-@pytest.mark.parametrize("name", sorted(RECIPES))
+@each("mechanism", [GAUSSIAN, LAPLACE])
+@each("neighbours", list(Neighbours))
+@each("root", ["us", "state"])
+@each("name", sorted(RECIPES))
 def test_every_pair_of_neighbours_is_part_of_a_change(
     name: str, root: str, neighbours: Neighbours, mechanism: Mechanism
 ) -> None:

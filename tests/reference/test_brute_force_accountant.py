@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import product
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import scripts
 from support.seeds import examples
 
 from opendas.budget.allocation import Budget
@@ -25,18 +22,7 @@ F = Fraction
 GAUSSIAN, LAPLACE = Mechanism.DISCRETE_GAUSSIAN, Mechanism.DISCRETE_LAPLACE
 
 
-def _accountant() -> ModuleType:
-    path = Path(__file__).with_name("brute_force_accountant.py")
-    spec = importlib.util.spec_from_file_location("brute_force_accountant", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-accountant = _accountant()
+accountant = scripts.accountant()
 
 SCHEMA = Schema(
     (

@@ -7,16 +7,15 @@ in fractions. Bypassed geounits are made by exchanging shares along paths.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import combinations, combinations_with_replacement
-from pathlib import Path
 from zlib import crc32
 
 import numpy as np
 import pytest
+from support import scripts
+from support.each import each
 from support.units import Record, Row, counted, key, may_join, unit_run
 
 from opendas.errors import ConfigError
@@ -27,13 +26,7 @@ from opendas.privacy.zcdp import group_loss
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.declarations import ContributionBound, Distinct
 
-_PATH = Path(__file__).with_name("brute_force_accountant.py")
-_SPEC = importlib.util.spec_from_file_location("contribution_accountant", _PATH)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-accountant = importlib.util.module_from_spec(_SPEC)
-sys.modules[_SPEC.name] = accountant
-_SPEC.loader.exec_module(accountant)
+accountant = scripts.accountant()
 
 F = Fraction
 DISTINCT = (None, *Distinct)
@@ -123,10 +116,10 @@ def neighbours(plan: MeasurementPlan) -> Iterator[tuple[Records, Records]]:
     return combinations(units, 2)
 
 
-@pytest.mark.parametrize("laplace", [False, True])
-@pytest.mark.parametrize("bypassed", [False, True])
-@pytest.mark.parametrize("relation", ["bounded", "unbounded"])
-@pytest.mark.parametrize("distinct", DISTINCT)
+@each("laplace", [False, True])
+@each("bypassed", [False, True])
+@each("relation", ["bounded", "unbounded"])
+@each("distinct", DISTINCT)
 def test_no_unit_costs_more_than_the_total(
     distinct: Distinct | None, relation: str, bypassed: bool, laplace: bool
 ) -> None:
@@ -238,9 +231,9 @@ def test_a_selection_that_looks_at_other_units_breaks_the_bound() -> None:
     assert worst(plan, combinations(sorted(found), 2)) > plan.budget.total
 
 
-@pytest.mark.parametrize("relation", ["bounded", "unbounded"])
-@pytest.mark.parametrize("bypassed", [False, True])
-@pytest.mark.parametrize("distinct", DISTINCT)
+@each("relation", ["bounded", "unbounded"])
+@each("bypassed", [False, True])
+@each("distinct", DISTINCT)
 def test_one_record_of_a_unit_costs_no_more_than_is_stated(
     distinct: Distinct | None, bypassed: bool, relation: str
 ) -> None:

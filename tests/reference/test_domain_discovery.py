@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.each import each
 from support.seeds import examples
 
 from opendas.errors import ConfigError, PrivacyError
@@ -90,9 +91,9 @@ def law(table: Sequence[Record], plan: DiscoveryPlan) -> dict[Shown, float]:
     }
 
 
-@pytest.mark.parametrize("histograms", [1, 3, 7])
-@pytest.mark.parametrize("rho", ["1/20", "1", "9"])
-@pytest.mark.parametrize("delta", ["1/5", "1e-3", "1e-11"])
+@each("histograms", [1, 3, 7])
+@each("rho", ["1/20", "1", "9"])
+@each("delta", ["1/5", "1e-3", "1e-11"])
 def test_the_threshold_is_the_least_that_keeps_a_lone_value_below_delta(
     histograms: int, rho: str, delta: str
 ) -> None:
@@ -160,8 +161,8 @@ def test_what_is_drawn_follows_the_law() -> None:
     for number in range(draws):
         for histogram, passed in zip(shown, discover(counts, plan, number.to_bytes(32, "big")), strict=True):
             histogram[passed.bins] += 1
-    for histogram, each in zip(shown, counts, strict=True):
-        for times, count in zip(histogram, each.tolist(), strict=True):
+    for histogram, counted in zip(shown, counts, strict=True):
+        for times, count in zip(histogram, counted.tolist(), strict=True):
             p = float(at_least(plan.sigma2, plan.threshold + 1 - count)[0])
             assert abs(times / draws - p) < 5 * math.sqrt(p * (1 - p) / draws) + 1e-9
     assert shown[0][0] / draws + shown[1][0] / draws <= 0.25 + 0.02

@@ -6,6 +6,7 @@ import csv
 from pathlib import Path
 
 import pytest
+from support.each import each
 
 from opendas.privacy.zcdp import epsilon_cks
 
@@ -14,7 +15,7 @@ TABLE = list(
 )
 
 
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row['rho']}-{row['delta']}")
+@each("row", TABLE)
 def test_epsilon_agrees_with_dp_accounting(row: dict[str, str]) -> None:
     peer, ours = float(row["epsilon"]), epsilon_cks(row["rho"], row["delta"])
     # The peer searches a list of orders, so it can only be above the optimum, apart from its rounding.

@@ -10,6 +10,7 @@ from statistics import NormalDist
 import mpmath
 import numpy as np
 import pytest
+from support.each import each
 from support.privacy_loss import Answer, slow_delta
 
 from opendas.budget.plan import budget_loss
@@ -115,8 +116,8 @@ def test_continuous_noise_is_the_limit_of_many_wide_answers() -> None:
         assert bounds.lower * (1 - 1e-4) <= gaussian_delta(epsilon) <= bounds.upper * (1 + 1e-4)
 
 
-@pytest.mark.parametrize("delta", ["1e-40", "1e-10", "1e-3", "0.9", "0.999"])
-@pytest.mark.parametrize("size", [500, 10**4, 10**6, 10**9])
+@each("delta", ["1e-40", "1e-10", "1e-3", "0.9", "0.999"])
+@each("size", [500, 10**4, 10**6, 10**9])
 def test_hardly_any_noise(size: int, delta: str) -> None:
     """Noise that is hardly ever anything but zero: the loss is one number, epsilon near it."""
     laplace, gaussian = DiscreteLaplace(Fraction(3, 2 * size)), DiscreteGaussian(Fraction(3, 2 * size))

@@ -10,15 +10,13 @@ The spine's parents, shares and noise come from the plan; the accountant that kn
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from itertools import product as pairs_of
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support import scripts
 from support.assembled import KEY, Assembled, assemble
 from support.mini import from_dense, mini_frame, mini_histogram, mini_product, to_dense
 
@@ -30,13 +28,7 @@ from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.sampling.noise import NoiseSource
 
-_PATH = Path(__file__).with_name("brute_force_accountant.py")
-_SPEC = importlib.util.spec_from_file_location("sensitivity_accountant", _PATH)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-accountant = importlib.util.module_from_spec(_SPEC)
-sys.modules[_SPEC.name] = accountant
-_SPEC.loader.exec_module(accountant)
+accountant = scripts.accountant()
 
 F = Fraction
 Coordinate = tuple[int, int, str, int]

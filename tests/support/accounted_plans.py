@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections import Counter
 from fractions import Fraction
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 
@@ -21,6 +17,7 @@ from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 from opendas.schema.attributes import Attribute, Schema
 from opendas.schema.product import PassPlan, Product
+from support import scripts
 from support.spine_shares import multiple
 
 F = Fraction
@@ -56,18 +53,7 @@ RECIPES: dict[str, tuple[SpineStep, ...]] = {
 }
 
 
-def _accountant() -> ModuleType:
-    path = Path(__file__).parents[1] / "reference" / "brute_force_accountant.py"
-    spec = importlib.util.spec_from_file_location("brute_force_accountant", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-accountant = _accountant()
+accountant = scripts.accountant()
 
 
 def small_frame(seed: int, root: str) -> Frame:

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from support.scripts import script
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def nation() -> ModuleType:
-    return script("nation")
+    return script(FOLDER / "nation.py")
 
 
 def row(nation: ModuleType, **changes: Any) -> Any:
@@ -90,7 +79,7 @@ def test_small_passes(
 
 @pytest.mark.slow
 def test_small_readings(tmp_path: Path, capsys: Any) -> None:
-    script("reading").main(["--blocks", "700", "--scratch", str(tmp_path)])
+    script(FOLDER / "reading.py").main(["--blocks", "700", "--scratch", str(tmp_path)])
     told = capsys.readouterr().out.splitlines()[1:]
     assert [line.split()[0] for line in told] == ["codes", "labels", "shuffled", "csv"]
     assert len({line.split(" leaves")[0].split(maxsplit=1)[1] for line in told}) == 1  # the same rows

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.scripts import script
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "examples" / "notebooks").glob("*.py"))
@@ -17,14 +16,7 @@ SOURCES = sorted((ROOT / "examples" / "notebooks").glob("*.py"))
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
     pytest.importorskip("nbclient", reason="the extra docs executes notebooks")
-    path = ROOT / "docs" / "generate_notebooks.py"
-    spec = importlib.util.spec_from_file_location("generate_notebooks", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return script(ROOT / "docs" / "generate_notebooks.py")
 
 
 def test_there_are_notebooks() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+from support.each import each
 
 from opendas.budget.allocation import Budget
 from opendas.budget.plan import attribute_rho, invariant_shares, within_rho
@@ -51,7 +52,7 @@ def attributes(budget: Budget) -> dict[str, tuple[str, ...]]:
     return {query: TOLD_APART.get(query, tuple(query.split(" * "))) for query in queries}
 
 
-@pytest.mark.parametrize("name", preset_names())
+@each("name", preset_names())
 def test_every_column_sums_to_exactly_one(name: str) -> None:
     found = preset(name)
     assert sum(found.geolevels.values()) == 1

@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 import pytest
 from click.testing import CliRunner
+from support.each import each
 
 import opendas.api
 from opendas.cli.failures import guarded
@@ -131,7 +132,7 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
+@each("name", sorted(COMMANDS))
 def test_every_command_has_help_with_an_example(name: str) -> None:
     code, out, _ = invoke(name, "--help")
     assert code == 0
@@ -139,7 +140,7 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
         assert "Example: opendas" in out
 
 
-@pytest.mark.parametrize(("name", "options"), sorted(OPTIONS.items()))
+@each(("name", "options"), sorted(OPTIONS.items()))
 def test_every_documented_option_is_there(name: str, options: tuple[str, ...]) -> None:
     _, out, _ = invoke(name, "--help")
     for option in options:

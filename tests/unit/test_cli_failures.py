@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+from support.each import each
 
 from opendas import errors
 from opendas.cli.failures import guarded
@@ -32,7 +33,7 @@ def by_signal() -> SystemError:
     return error
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "code"),
     [
         (errors.ConfigError("x"), 2),

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow.csv import write_csv
+from support.each import each
 from support.units import KEYS, Row, counted, counted_slowly, key, may_join, table, unit_run
 
 from opendas.errors import ConfigError, DataError, PrivacyError
@@ -32,8 +33,8 @@ def made(seed: int, rows: int = 60, units: int = 9) -> list[Row]:
     return [(f"u{rng.randrange(units)}", rng.randrange(4), rng.randrange(6)) for _ in range(rows)]
 
 
-@pytest.mark.parametrize("distinct", DISTINCT)
-@pytest.mark.parametrize("at_most", [1, 2, 3, 7])
+@each("distinct", DISTINCT)
+@each("at_most", [1, 2, 3, 7])
 def test_what_is_counted_is_what_brute_force_counts(at_most: int, distinct: Distinct | None) -> None:
     bound = ContributionBound("who", at_most, distinct)
     for seed in range(12):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.dhc_tables import production_tables, ranges
+from support.each import each
 
 from opendas.budget.plan import attribute_rho, within_rho
 from opendas.budget.presets import preset
@@ -40,7 +41,7 @@ def test_cells_and_structural_zeros() -> None:
     assert (pairs.size, int(pairs.sum())) == (4_872, 3_592)
 
 
-@pytest.mark.parametrize(
+@each(
     ("relgq", "possible", "impossible"),
     [
         ("householder_alone", (15, 115), (0, 14)),

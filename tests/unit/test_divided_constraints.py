@@ -12,6 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from support.each import each
 from support.random_land import random_frame
 
 from opendas.constraints.feasible import check_feasible
@@ -147,10 +148,10 @@ def literal_bounds(
     return out
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("root", ["us", "state"])
-@pytest.mark.parametrize("name", ["standard", "parts", "aian", "pure"])
-@pytest.mark.parametrize("partition", [True, False])
+@each("seed", SEEDS)
+@each("root", ["us", "state"])
+@each("name", ["standard", "parts", "aian", "pure"])
+@each("partition", [True, False])
 def test_bounds_are_those_of_the_literal_rule(seed: int, root: str, name: str, partition: bool) -> None:
     frame, product = random_frame(seed, root=root), persons(partition=partition)
     spine = spine_of(frame, name)
@@ -179,9 +180,9 @@ def test_divided_states_below_several_geounits(seed: int) -> None:
     assert held.answers[:, 0].tolist() == [int(dense[division == code].sum()) for code in codes]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("root", ["us", "state"])
-@pytest.mark.parametrize("name", ["parts", "aian", "pure"])
+@each("seed", SEEDS)
+@each("root", ["us", "state"])
+@each("name", ["parts", "aian", "pure"])
 def test_moving_within_a_state_changes_no_constraint(seed: int, root: str, name: str) -> None:
     frame, product = random_frame(seed, root=root), persons()
     spine = spine_of(frame, name)

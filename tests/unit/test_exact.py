@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 
 import pytest
+from support.each import each
 
 from opendas.errors import ConfigError
 from opendas.privacy.exact import canonical_json, format_fraction, parse_fraction
@@ -38,7 +39,7 @@ def test_floats_are_refused_with_the_way_out(value: float) -> None:
         parse_fraction(value, "rho")
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         *("", " ", ".", "e5", "1/0", "1//2", "1/2/3", "1.5/2", "inf", "Infinity", "nan", "0x10", "1_000"),

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from support.each import each
 from support.noise import pmf
 
 from opendas.errors import ConfigError
@@ -63,8 +64,8 @@ def enumerated(draws: list[tuple[object, float]], confidence: Fraction) -> float
     raise AssertionError
 
 
-@pytest.mark.parametrize("confidence", [Fraction(1, 2), Fraction(9, 10), Fraction(99, 100)])
-@pytest.mark.parametrize(
+@each("confidence", [Fraction(1, 2), Fraction(9, 10), Fraction(99, 100)])
+@each(
     "draws",
     [
         [(SMALL, 1.0)],

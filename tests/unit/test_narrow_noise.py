@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.each import each
 from support.mini import mini_frame, mini_histogram, mini_product
 from support.noisy_trees import MadeTree
 
@@ -32,8 +33,8 @@ def test_the_law_of_a_variance(sigma2: Fraction) -> None:
     assert found.variance == pytest.approx(law.variance, rel=3e-7)
 
 
-@pytest.mark.parametrize("sigma2", NARROW)
-@pytest.mark.parametrize("number", [1, 2, 7, 60])
+@each("sigma2", NARROW)
+@each("number", [1, 2, 7, 60])
 def test_the_parameter_bounds_the_tails(sigma2: Fraction, number: int) -> None:
     one = probabilities(DiscreteGaussian(sigma2))
     law = np.ones(1)

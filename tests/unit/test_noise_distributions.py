@@ -11,6 +11,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.each import each
 from support.noise import pmf
 from support.seeds import examples
 
@@ -62,10 +63,8 @@ def test_variance_and_probabilities_are_the_sums(law: Noise) -> None:
     assert pmf(law, 10**6) == 0.0
 
 
-@pytest.mark.parametrize("law", LAWS, ids=repr)
-@pytest.mark.parametrize(
-    "confidence", ["0", "1/3", "1/2", "9/10", "95/100", "999/1000", "1e-9", "0.9999999999"]
-)
+@each("law", LAWS)
+@each("confidence", ["0", "1/3", "1/2", "9/10", "95/100", "999/1000", "1e-9", "0.9999999999"])
 def test_margins_are_the_smallest_that_cover(law: Noise, confidence: str) -> None:
     level = Fraction(confidence)
     with localcontext() as context:

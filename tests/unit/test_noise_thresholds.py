@@ -17,6 +17,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from support.each import each
 
 from opendas.errors import PrivacyError
 from opendas.sampling import interval_arithmetic as intervals_module
@@ -95,10 +96,8 @@ def twin_value(law: Noise, value: int, bits: int) -> int | None:
     return None
 
 
-@pytest.mark.parametrize(
-    "x", [Fraction(0), Fraction(1, 3**40), Fraction(1, 7), Fraction(1), Fraction(355, 113), 40]
-)
-@pytest.mark.parametrize("precision", [1, 64, 300])
+@each("x", [Fraction(0), Fraction(1, 3**40), Fraction(1, 7), Fraction(1), Fraction(355, 113), 40])
+@each("precision", [1, 64, 300])
 def test_exp_neg_encloses_the_exponential_within_two_units(x: Fraction, precision: int) -> None:
     low, high = exp_neg(Fraction(x), precision)
     true_low, true_high = twin_exp_neg(Fraction(x), precision + 20)
@@ -113,8 +112,8 @@ def test_exp_neg_of_large_and_negative_arguments() -> None:
         exp_neg(Fraction(-1, 2), 64)
 
 
-@pytest.mark.parametrize("law", SMALL, ids=repr)
-@pytest.mark.parametrize("bits", [64, 128, 192])
+@each("law", SMALL)
+@each("bits", [64, 128, 192])
 def test_floors_equal_the_fraction_twin(law: Noise, bits: int) -> None:
     floors = law.tail_floors(bits)
     for k, (low, high) in enumerate(twin_tails(law, bits)[: len(floors)]):

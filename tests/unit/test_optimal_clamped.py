@@ -8,6 +8,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 from support.clamped_slopes import clamped_curvature, clamped_slope
+from support.each import each
 
 from opendas.allocation import NoiseKind, clamped_moments
 from opendas.allocation.integer_gaussian import WIDE_RHO
@@ -80,8 +81,8 @@ def assert_close(found: float, expected: mp.mpf, rel: float = 1e-10) -> None:
         assert float(abs(mp.mpf(found) - expected) / abs(expected)) < rel
 
 
-@pytest.mark.parametrize("budget", BUDGETS)
-@pytest.mark.parametrize("kind", [NoiseKind.LAPLACE, NoiseKind.GAUSSIAN])
+@each("budget", BUDGETS)
+@each("kind", [NoiseKind.LAPLACE, NoiseKind.GAUSSIAN])
 def test_continuous_closed_forms_are_the_integrals(kind: NoiseKind, budget: str) -> None:
     with mp.workdps(30):
         for count in [*some_counts(kind, budget)[::2], 1]:
@@ -166,8 +167,8 @@ def mse_of(kind: NoiseKind, b: mp.mpf, count: int) -> mp.mpf:
     return mp.fsum((k * k + min(k, count) ** 2) * w for k, w in enumerate(weights)) / total
 
 
-@pytest.mark.parametrize("budget", [0.0004, 0.01, 0.7, 5.0, 40.0])
-@pytest.mark.parametrize("kind", ALL)
+@each("budget", [0.0004, 0.01, 0.7, 5.0, 40.0])
+@each("kind", ALL)
 def test_slopes_are_derivatives(kind: NoiseKind, budget: float) -> None:
     with mp.workdps(60):
         step = mp.mpf(budget) * mp.mpf("1e-12")

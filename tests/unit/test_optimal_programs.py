@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from support.clamped_slopes import clamped_curvature, clamped_slope
+from support.each import each
 
 from opendas.allocation import (
     Allocation,
@@ -51,10 +52,10 @@ def scaled_gap(allocation: Allocation, factor: float) -> float:
     return max(abs(slope / -allocation.multiplier - 1) for slope in slopes)
 
 
-@pytest.mark.parametrize("neighbours", ["unbounded", "bounded"])
-@pytest.mark.parametrize("weights", [None, (3, 0.5, 1)])
-@pytest.mark.parametrize("total", ["0.001", "1", "12"])
-@pytest.mark.parametrize("kind", ALL)
+@each("neighbours", ["unbounded", "bounded"])
+@each("weights", [None, (3, 0.5, 1)])
+@each("total", ["0.001", "1", "12"])
+@each("kind", ALL)
 def test_program_6_has_equal_slopes_and_spends_everything(
     kind: NoiseKind, total: str, weights: tuple[float, ...] | None, neighbours: str
 ) -> None:
@@ -67,8 +68,8 @@ def test_program_6_has_equal_slopes_and_spends_everything(
         assert float(exact) == pytest.approx(budget, rel=1e-6)
 
 
-@pytest.mark.parametrize("budget", [1e-6, 3e-4, WIDE_RHO, 6e-4, 0.02, 0.9, 7.0, 400.0])
-@pytest.mark.parametrize("kind", ALL)
+@each("budget", [1e-6, 3e-4, WIDE_RHO, 6e-4, 0.02, 0.9, 7.0, 400.0])
+@each("kind", ALL)
 def test_compiled_sums_over_levels_are_the_sums_over_nodes(kind: NoiseKind, budget: float) -> None:
     rng = np.random.default_rng(11)
     spread = 1 / budget if kind.loss_name == "epsilon" else 1 / math.sqrt(budget)
@@ -130,8 +131,8 @@ def test_program_7_agrees_with_a_general_optimiser(kind: NoiseKind) -> None:
     assert answer.fun == pytest.approx(1.0, abs=1e-8)
 
 
-@pytest.mark.parametrize("total", ["0.00001", "0.5", "3", "60", "900"])
-@pytest.mark.parametrize("kind", ALL)
+@each("total", ["0.00001", "0.5", "3", "60", "900"])
+@each("kind", ALL)
 def test_program_7_is_the_inverse_of_program_6(kind: NoiseKind, total: str) -> None:
     first = allocate_total(tree(), kind, total, (1, 2, 3))
     target = Fraction(first.objective)

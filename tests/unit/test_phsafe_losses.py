@@ -6,6 +6,7 @@ import pickle
 from fractions import Fraction
 
 import pytest
+from support.each import each
 
 from opendas.errors import BudgetError, ConfigError
 from opendas.phsafe.model import LEVELS, Level
@@ -87,10 +88,10 @@ def test_groups_count_as_cells() -> None:
     assert cells == {"usa_A-G": 49, "usa_H,I": 14, "usa_*": 7, "state_A-G": 49, "state_H,I": 14, "state_*": 7}
 
 
-@pytest.mark.parametrize("mechanism", list(Mechanism))
-@pytest.mark.parametrize("sensitivity", list(Sensitivity))
-@pytest.mark.parametrize("relation", list(Neighbours))
-@pytest.mark.parametrize("answers", [PERSONS, UNITS, ONE_CELL])
+@each("mechanism", list(Mechanism))
+@each("sensitivity", list(Sensitivity))
+@each("relation", list(Neighbours))
+@each("answers", [PERSONS, UNITS, ONE_CELL])
 def test_noise_spends_exactly_its_budget(
     answers: Answers, relation: Neighbours, sensitivity: Sensitivity, mechanism: Mechanism
 ) -> None:

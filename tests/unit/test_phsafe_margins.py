@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.each import each
 from support.noise import pmf
 from support.phsafe_table_10 import Row, budget_totals, markdown, table_10
 
@@ -68,16 +69,16 @@ LAWS: list[Law] = [
 ]
 
 
-@pytest.mark.parametrize("confidence", [F(1, 2), F(9, 10), F(99, 100)])
-@pytest.mark.parametrize("terms", [1, 2, 3, 5])
-@pytest.mark.parametrize("law", LAWS, ids=str)
+@each("confidence", [F(1, 2), F(9, 10), F(99, 100)])
+@each("terms", [1, 2, 3, 5])
+@each("law", LAWS)
 def test_margins_of_equal_answers_equal_the_twin(law: Law, terms: int, confidence: Fraction) -> None:
     expected, distance = twin_margin([law] * terms, confidence)
     assert distance > 1e-10
     assert margin_of_sum([law] * terms, confidence) == expected
 
 
-@pytest.mark.parametrize(("first", "second"), list(product(LAWS[::3], LAWS)))
+@each(("first", "second"), list(product(LAWS[::3], LAWS)))
 def test_margins_of_unlike_answers_equal_the_twin(first: Law, second: Law) -> None:
     laws = [first, second, second]
     assert margin_of_sum(laws, NINETY) == twin_margin(laws, NINETY)[0]
@@ -147,10 +148,10 @@ def test_the_formula_in_exact_arithmetic() -> None:
 # Solving.
 
 
-@pytest.mark.parametrize("mechanism", list(Mechanism))
-@pytest.mark.parametrize("sensitivity", list(Sensitivity))
-@pytest.mark.parametrize("answers", [PERSONS, MINORS, UNITS, Answers(1, 1, is_joined=False)])
-@pytest.mark.parametrize(("target", "summed"), [(1, 1), (20, 1), (68, 1), (68, 4)])
+@each("mechanism", list(Mechanism))
+@each("sensitivity", list(Sensitivity))
+@each("answers", [PERSONS, MINORS, UNITS, Answers(1, 1, is_joined=False)])
+@each(("target", "summed"), [(1, 1), (20, 1), (68, 1), (68, 4)])
 def test_the_least_budget_is_the_least(
     answers: Answers, sensitivity: Sensitivity, mechanism: Mechanism, target: int, summed: int
 ) -> None:

@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from scipy.stats import norm
+from support.each import each
 
 from opendas.errors import ConfigError
 from opendas.phsafe.model import NoiseDistribution
@@ -141,8 +142,8 @@ def _enumerated(z: int, weight_of: object) -> tuple[list[float], float]:
     return [w / total for w in weights], math.fsum(y * w for y, w in enumerate(weights)) / total
 
 
-@pytest.mark.parametrize("z", [-60, -3, 0, 4, 300])
-@pytest.mark.parametrize("variance", [0.3, 147.8, 900.0])
+@each("z", [-60, -3, 0, 4, 300])
+@each("variance", [0.3, 147.8, 900.0])
 def test_a_count_posterior_is_the_noise_seen_from_the_count(z: int, variance: float) -> None:
     top = max(z, 0) - z
     weights, mean = _enumerated(z, lambda k: math.exp(-(k * k - top * top) / (2 * variance)))

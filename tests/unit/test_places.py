@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from support.each import each
 from support.sources import nodes_of, path_of, paths
 
 PAGE = Path(__file__).parents[2] / "docs" / "proofs" / "places.md"
@@ -75,7 +76,7 @@ def test_the_page_names_every_module_that_writes() -> None:
     assert found == listed
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "found"),
     [
         ("write_atomic(path, b'')", ["write_atomic"]),

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from support.each import each
 from support.mini import write_mini
 
 from opendas.api import publish_to
@@ -47,7 +48,7 @@ def test_an_address_has_a_scheme(text: str, address: bool) -> None:
     assert (RemoteAddress.of(text) is not None) == address
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "password"),
     [
         ("ftp://u:secret@h/x", True),

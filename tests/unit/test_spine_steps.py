@@ -9,6 +9,7 @@ from math import isqrt, sqrt
 
 import numpy as np
 import pytest
+from support.each import each
 from support.random_land import random_frame
 from support.seeds import seeds
 
@@ -107,9 +108,9 @@ def literal_block_groups(
     return groups
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("off_by_one", [False, True])
-@pytest.mark.parametrize("entities", [("place",), ("sduni", "block_group"), ("cousub", "aianhh", "place")])
+@each("seed", SEEDS)
+@each("off_by_one", [False, True])
+@each("entities", [("place",), ("sduni", "block_group"), ("cousub", "aianhh", "place")])
 def test_block_groups_are_those_of_the_literal_description(
     seed: int, off_by_one: bool, entities: tuple[str, ...]
 ) -> None:
@@ -143,9 +144,9 @@ def production_key(frame: Frame, *, facilities: bool) -> dict[str, str]:
     return key
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("facilities", [True, False])
-@pytest.mark.parametrize("divided", [True, False])
+@each("seed", SEEDS)
+@each("facilities", [True, False])
+@each("divided", [True, False])
 def test_the_production_rule(seed: int, facilities: bool, divided: bool) -> None:
     frame = random_frame(seed)
     made = SpineStep("block_groups", fanout_cutoff=2, off_by_one=True)
@@ -207,9 +208,9 @@ def test_a_hundred_alike_blocks_fall_into_groups_of_eleven_and_of_twelve_as_in_p
 # Division into parts ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("root", ["us", "state"])
-@pytest.mark.parametrize("codes", [None, ("8000-8999", "2415"), ("0010",)])
+@each("seed", SEEDS)
+@each("root", ["us", "state"])
+@each("codes", [None, ("8000-8999", "2415"), ("0010",)])
 def test_the_aian_spine_divides_the_state_and_all_below(
     seed: int, root: str, codes: tuple[str, ...] | None
 ) -> None:

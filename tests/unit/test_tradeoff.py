@@ -6,6 +6,7 @@ import math
 
 import pytest
 from scipy.stats import norm
+from support.each import each
 
 from opendas.errors import ConfigError
 from opendas.privacy.attacker import gaussian_power, loss_tail, posterior, zcdp_power_bound
@@ -20,8 +21,8 @@ def test_gaussian_power_at_the_production_plan() -> None:
     assert gaussian_power(PERSONS, 0.05) == pytest.approx(norm.sf(norm.isf(0.05) - mu), abs=1e-12)
 
 
-@pytest.mark.parametrize("rho", ["0.001", "0.1", "1", PERSONS, "20"])
-@pytest.mark.parametrize("alpha", [1e-6, 1e-3, 0.05, 0.3, 0.9])
+@each("rho", ["0.001", "0.1", "1", PERSONS, "20"])
+@each("alpha", [1e-6, 1e-3, 0.05, 0.3, 0.9])
 def test_the_bound_lies_between_the_gaussian_power_and_the_approximate_dp_bound(
     rho: str, alpha: float
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.each import each
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
 from bypassing import SharedSpine, bypass_effect, least_sum_of_squares
@@ -67,8 +68,8 @@ def test_variances_are_those_of_the_matrix(pure: bool) -> None:
     assert np.isclose(found[0][0], expected.sum(), rtol=1e-12)
 
 
-@pytest.mark.parametrize("children", [1, 2, 3, 4, 7])
-@pytest.mark.parametrize("above", [1.0, 1.05, 2.0, 10.0])
+@each("children", [1, 2, 3, 4, 7])
+@each("above", [1.0, 1.05, 2.0, 10.0])
 def test_theorem_2_no_variance_grows_from_the_threshold_on(children: int, above: float) -> None:
     parent = 0.2
     child = max((children - 1) * parent / 2 * above, 0.01)

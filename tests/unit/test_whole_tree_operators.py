@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from support.each import each
 from support.random_tree import PRODUCTS, DenseTree, made, random_product, written_out
 
 from opendas.errors import EstimationError
@@ -151,8 +152,8 @@ def test_models_travel_to_workers() -> None:
     assert np.array_equal(copy.levels[2].allowed(1, 6), tree.model.levels[2].allowed(1, 6))
 
 
-@pytest.mark.parametrize("most", [1, 7, 300, 10_000])
-@pytest.mark.parametrize("count", [0, 1, 40, 3_000])
+@each("most", [1, 7, 300, 10_000])
+@each("count", [0, 1, 40, 3_000])
 def test_numbers_are_those_of_sorting(most: int, count: int) -> None:
     codes = np.random.default_rng(most + count).integers(0, most, count)
     expected = np.unique(codes, return_index=True, return_inverse=True)

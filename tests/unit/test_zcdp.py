@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import pytest
 from scipy.optimize import minimize_scalar
+from support.each import each
 
 from opendas.errors import ConfigError
 from opendas.privacy.zcdp import (
@@ -56,8 +57,8 @@ def test_certificate_fractions_to_seven_digits() -> None:
     assert epsilon_cks(UNITS, DELTA) == pytest.approx(1455307 / 588081, abs=2e-7)
 
 
-@pytest.mark.parametrize("rho", [1e-12, 1e-6, 1e-3, 0.1, 1.0, 2.5562256, 40.0, 1e3, 1e6])
-@pytest.mark.parametrize("delta", [1e-15, 1e-10, 1e-5, 1e-2])
+@each("rho", [1e-12, 1e-6, 1e-3, 0.1, 1.0, 2.5562256, 40.0, 1e3, 1e6])
+@each("delta", [1e-15, 1e-10, 1e-5, 1e-2])
 def test_cks_agrees_with_a_general_minimiser(rho: float, delta: float) -> None:
     exact_rho, exact_delta = Fraction(rho), Fraction(delta)
     expected = max(0.0, scipy_epsilon(rho, delta))

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.dhc import both_histograms
+from support.each import each
 
 from opendas.files.mdf.writing import MdfFiles
 from opendas.geography.frame import Frame
@@ -203,7 +204,7 @@ def universe(records: pd.DataFrame, name: str) -> pd.DataFrame:
     return households[households["HHT"] > "3"] if name == "PCT18" else households
 
 
-@pytest.mark.parametrize("name", [*DIRECT, *(f"{name}{letter}" for name in REPEATED for letter in LETTERS)])
+@each("name", [*DIRECT, *(f"{name}{letter}" for name in REPEATED for letter in LETTERS)])
 def test_tables_equal_direct_counts_of_the_microdata(world: World, name: str) -> None:
     base, letter = (name[:-1], name[-1]) if name[-1] in LETTERS else (name, "")
     chosen = of_iteration(universe(world[3], base), letter)

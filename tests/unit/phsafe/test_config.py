@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from support.each import each
 from support.households import configuration
 
 from opendas.errors import ConfigError
@@ -67,7 +68,7 @@ def tau(value: object) -> Callable[[dict[str, Any]], None]:
     return lambda document: document["tau"].update({"PH3": value})
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "words"),
     [
         (put("tau", None), "tau: expected an object"),
