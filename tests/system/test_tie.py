@@ -18,7 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 from support.mini import mini_frame, mini_histogram, to_dense, write_mini
 
+import opendas.runs.progress.forecast as forecast
 from opendas.cli.main import main
+from opendas.constraints.table import ConstraintTable
 from opendas.custody.stamps import DOMAIN_FROM_RECORDS
 from opendas.engines.checkpoint import Checkpoints
 from opendas.errors import CheckFailed
@@ -377,6 +379,33 @@ def test_a_tied_release_that_was_changed_is_refused(world: Path, tmp_path: Path)
     code, text = opendas("run", world / "changed.toml", "--out", tmp_path / "out", "--seed", 3)
     assert code == 3
     assert "is missing or not as certified" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("many", [2016, 5])
+def test_a_tied_run_has_a_forecast_of_its_time(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
+) -> None:
+    """Of synthetic counts and their own sums: neither records nor the earlier release's counts are read."""
+    monkeypatch.setattr(forecast, "MANY_CELLS", many)
+    tied: list[tuple[str, bool]] = []
+    tied_to = ConstraintTable.tied_to
+
+    def noting(self: ConstraintTable, name: str, query: Any, counts: Any, spine: Any) -> ConstraintTable:
+        found = tied_to(self, name, query, counts, spine)
+        tied.append((name, all(level.tied is not None for level in found.levels)))
+        return found
+
+    monkeypatch.setattr(ConstraintTable, "tied_to", noting)
+    path = world / f"unread-{tmp_path.name}.toml"
+    path.write_text((world / "tied.toml").read_text().replace("fine.csv", "gone.csv"))
+    (world / "gone.csv").write_text("nobody reads this")
+    code, text = opendas("plan", path, "--json")
+    assert code == 0, text
+    found = json.loads(text)["forecast"]
+    assert set(found["steps"]) == {"region", "town", "block"}
+    assert 0 < found["seconds"] == pytest.approx(sum(found["steps"].values()), abs=0.01)
+    assert set(tied) == {("mini", True)}
+    assert len(tied) >= (4 if many == 5 else 2)
 
 
 def test_cells_of_the_redistricting_product_are_rows_of_the_persons_product() -> None:

@@ -151,7 +151,7 @@ def test_a_plan_is_made_and_says_what_it_leaves_out(tmp_path: Path) -> None:
     assert all(row.mean_sd < 60 for row in plan.expected)
     document = plan.to_dict()["forecast"]
     assert document["seconds"] is None
-    assert any("without stages" in line for line in document["assumptions"])
+    assert any("with a tie where they have stages" in line for line in document["assumptions"])
 
 
 def test_budgets_equal_the_production(tables: dict[str, Any]) -> None:

@@ -203,7 +203,7 @@ def forecast_run(
     leaf_output, leaf_scratch = (
         (30 + 0.34 * cells, 230 + 1.9 * cells) if dense else (28 + 0.09 * cells, 25 + 0.28 * cells)
     )
-    if plan.product.schema.size > TIMED_CELLS:
+    if further and not timed(plan.product):
         leaf_output = leaf_scratch = LARGE_OUTPUT
     output = 0.2 + (leaves * leaf_output / 2**20 if estimates else 0.0)
     full_mb = plan.draws * (0.14 + 0.00035 * cells) / 2**20
@@ -236,10 +236,10 @@ def _assumptions(
             "with synthetic counts; other work on the machine makes it longer",
             "reading the input and writing the release come on top: they take as long as there are records",
         ]
-    if not timed(plan.product):
+    elif not _measurable(plan.product):
         lines.append(
-            "no time is predicted: a small run is made of products without a tie and without stages, "
-            f"of at most {TIMED_CELLS:,} possible cells"
+            f"no time is predicted: a small run is made of products with at most {TIMED_CELLS:,} possible "
+            "cells, and with a tie where they have stages"
         )
     if plan.product.schema.size > MANY_CELLS:
         few = "45 records a leaf; --records says how many there are" if records is None else f"{records:,.0f}"
@@ -254,25 +254,28 @@ def _assumptions(
 
 
 def timed(product: Product) -> bool:
-    """Return whether a small run of a product can be made: no tie, no stages, and a root that is no hours."""
-    return (
-        product.tie is None
-        and not product.passes.earlier
-        and int(np.count_nonzero(product.possible)) <= TIMED_CELLS
-    )
+    """Return whether a product can be tried alone: no tie, no stages, and a root that is no hours."""
+    return product.tie is None and _measurable(product)
+
+
+def _measurable(product: Product) -> bool:
+    """Return whether a small run of a product can be made: with stages, a tie is what divides its root."""
+    few = int(np.count_nonzero(product.possible)) <= TIMED_CELLS
+    return few and (product.tie is not None or not product.passes.earlier)
 
 
 def measure_small_run(run: Run, records: float | None = None) -> dict[str, float]:
     """Estimate a part of a run's tree with synthetic counts; return seconds a geounit of each geolevel.
 
     The part is the first leaves of the frame and what lies above them, with the run's spine, budget, query
-    groups, structural zeros and bounds, and without its invariants. It takes about a second; with many cells
-    as long as their root does. Nothing is measured of a product that is not :func:`timed`.
+    groups, structural zeros and bounds, and without its invariants; what it is tied to are the sums of the
+    synthetic counts. It takes about a second; with many cells as long as their root does. Nothing is measured
+    of a product without a tie that is not :func:`timed`.
 
     `records`: about how many there are; :data:`RECORDS` a leaf by default. They matter where there are many
     cells.
     """
-    if not timed(run.product):
+    if not _measurable(run.product):
         return {}
     if run.product.schema.size > MANY_CELLS:
         return _by_support(run, RECORDS * len(run.frame) if records is None else records)
@@ -304,7 +307,10 @@ def _by_support(run: Run, records: float) -> dict[str, float]:
     found = {spine.names[0]: bottom.top / len(spine.levels[0])}
     for level, name in enumerate(spine.names[1:], start=1):
         children, parents = _families(spine, level, records, cells)
-        measured = [each.of(name) for each in ([bottom] if level == last else inner)]
+        runs = [bottom] if level == last else inner
+        measured = [each.of((name,)) for each in runs]
+        if not any(one for _, one in measured):  # its geounits are only children in these runs
+            measured = [each.of(spine.names[1:]) for each in runs]
         seconds = (children * parents * _seconds_a_child_cell(measured, parents)).sum()
         found[name] = float(seconds) / len(spine.levels[level])
     found[spine.names[-1]] += bottom.rest / few
@@ -351,13 +357,13 @@ class _SmallRun:
         pairs = zip(self.families, self.seconds, strict=True)
         return sum(one for family, one in pairs if family.geolevel == self.spine.names[0])
 
-    def of(self, geolevel: str) -> tuple[float, float]:
-        """Return the most cells of a family of a geolevel, and the seconds for each child in each cell.
+    def of(self, geolevels: tuple[str, ...]) -> tuple[float, float]:
+        """Return the most cells of a family of some geolevels, and the seconds for each child in each cell.
 
         An only child is its parent, and takes none.
         """
         pairs = zip(self.families, self.seconds, strict=True)
-        found = [(f, one) for f, one in pairs if f.geolevel == geolevel and f.children > 1]
+        found = [(f, one) for f, one in pairs if f.geolevel in geolevels and f.children > 1]
         work = sum(family.children * family.cells for family, _ in found)
         most = max((family.cells for family, _ in found), default=1)
         return float(most), sum(one for _, one in found) / max(1, work)
@@ -389,10 +395,15 @@ def _small_run(
     constraints = bound_table(run.product, frame, spine, {})
     source = KeyedSource(measured_levels(run.plan), _NO_KEY)
     counts = _synthetic_counts(constraints, max(1, records))
+    tie = run.product.tie
+    if tie is not None:
+        query = run.product.workload.group(tie.query)
+        sums = counts.recoded(query.row_of_cell, query.size)
+        constraints = constraints.tied_to(tie.product, query, sums, spine)
     top, *rules = run.rules(constraints)
-    if not root and len(spine.levels[0]) == 1 and not top.earlier:
+    if not root and len(spine.levels[0]) == 1:
         known = np.bincount(counts.cells, counts.counts, len(top.possible))
-        top = replace(top, estimator=_Known(known.astype(np.int64)))
+        top = replace(top, estimator=_Known(known.astype(np.int64)), earlier=())
     worker = Worker((top, *rules), source, run.resolved.failsafe, keep_used=True)
     model = run.model(constraints)
     began = time.perf_counter()
