@@ -146,7 +146,7 @@ def _ask_about_runs_beside(run: Run, run_file: Path, out: Path) -> None:
     if not found:
         return
     for folder, state in found.items():
-        known = state.result or {}
+        known = state.known
         loss = next((f", {name} {known[name]}" for name in ("rho", "epsilon") if known.get(name)), "")
         message(f"{folder} holds a run of {product} on the same files already{loss}.")
         rest = left_out(folder, state)

@@ -125,6 +125,11 @@ class Act(Generic[O]):
             )
 
     @property
+    def known(self) -> Mapping[str, Any]:
+        """What is known of the result of an earlier attempt."""
+        return {} if self.earlier is None else self.earlier.known
+
+    @property
     def is_finished(self) -> bool:
         """Whether an earlier attempt was finished."""
         return self.earlier is not None and self.earlier.phase == "finished"
@@ -274,7 +279,7 @@ class Act(Generic[O]):
     def _custody(self, state: RunState) -> KeyCustody:
         """Return where the key of a run is, or is to be, when its release is complete."""
         path = self.space.key_path(self.product)
-        known = (state.result or {}).get("key")
+        known = state.known.get("key")
         if state.seed is not None:
             return KeyCustody.SEED
         if state.is_borrowed:
@@ -287,8 +292,7 @@ class Act(Generic[O]):
 
     def answer(self) -> dict[str, Any]:
         """Return the answer of an act that is finished."""
-        result = None if self.earlier is None else self.earlier.result
-        return {"out": str(self.space.out), **(result or {}), **Clock.read(self._timings)}
+        return {"out": str(self.space.out), **self.known, **Clock.read(self._timings)}
 
     @property
     def _timings(self) -> Path:
@@ -350,11 +354,10 @@ def _changed_when(inputs: Iterable[Path | str]) -> dict[str, int | None]:
 
 def left_out(out: Path, state: RunState) -> str:
     """Say how the measurements that a run left out can still be had; nothing where it left none out."""
-    known = state.result or {}
-    if known.get("measurements") != "used":
+    if state.known.get("measurements") != "used":
         return ""
     stored = (out / "confidential" / "keys" / f"{state.product}.key").exists()
-    if stored or state.seed is not None or known.get("key") == KeyCustody.ELSEWHERE:
+    if stored or state.seed is not None or state.known.get("key") == KeyCustody.ELSEWHERE:
         return (
             f"opendas measure RUN.toml --out {out} --resume writes the measurements that it left out, with "
             "the same noise and no further charge. "

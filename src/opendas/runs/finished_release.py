@@ -319,18 +319,17 @@ class Release(IntervalEstimates):
             Of estimating again.
         """
         from opendas.custody.signing_key import PublicKey
-        from opendas.runs.verification.checks import verify_again
+        from opendas.runs.verification.checks import checks_again
+        from opendas.verify.release import verify_release
 
-        return verify_again(
-            self.folder,
-            allow_seeded=allow_seeded,
-            allow_domain_from_records=allow_domain_from_records,
-            rederive=rederive,
-            signed_by=None if signed_by is None else PublicKey.load(Path(signed_by)),
-            tied=None if tied is None else tied.folder.absolute(),
-            workers=workers,
-            progress=progress,
+        key = None if signed_by is None else PublicKey.load(Path(signed_by))
+        earlier = None if tied is None else tied.folder.absolute()
+        checks = verify_release(
+            self.folder, allow_seeded=allow_seeded, allow_domain_from_records=allow_domain_from_records
         )
+        if not checks[0].ok:
+            return checks
+        return (*checks, *checks_again(self.folder, key, earlier, workers, progress, rederive=rederive))
 
     def sign(self, key: str | Path, passphrase: str | None = None) -> Path:
         """Sign the certificate with the private key in a file; returns the file of the signature.

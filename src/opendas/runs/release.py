@@ -77,14 +77,13 @@ class MeasuredRun:
 
     def facts(self, measurements: str) -> RunFacts:
         """Return what the certificate says of it."""
-        known = self.state.result or {}
-        stamps, declared = known.get("stamps", ()), known.get("declared", ())
+        stamps, declared = (self.state.known.get(name, ()) for name in ("stamps", "declared"))
         return measured_facts(self.run, self.protection, stamps, declared, self.domain, measurements)
 
     @property
     def domain(self) -> Domain:
         """Where the domain comes from, as the act was charged with it."""
-        return Domain.from_dict((self.state.result or {}).get("domain", {}))
+        return Domain.from_dict(self.state.known.get("domain", {}))
 
 
 def release(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
@@ -165,7 +164,7 @@ def _measure(space: Workspace, run: Run, options: RunOptions) -> dict[str, Any]:
     with _begin(space, run, "measure", options) as act:
         act.refuse_repetition()
         done = act.earlier is not None and act.earlier.phase != "started"
-        complete = done and ((act.earlier and act.earlier.result) or {}).get("measurements") == "full"
+        complete = done and act.known.get("measurements") == "full"
         if done and not act.has_key:
             act.check_without_key(planned_act(run))
             if complete:
@@ -182,13 +181,12 @@ def _measure(space: Workspace, run: Run, options: RunOptions) -> dict[str, Any]:
             measured = _measured(planned, charged)
             facts = _write_public(act.space, measured, "full", planned.data.headers)
             _write_full(act, measured, backend)
-        phase, more = "measured", {}
         if act.is_finished:
             # The microdata stay; only more of the same measurement is shown beside them.
             estimated = next(r for r in read_runs(act.space.release) if r.product == facts.product)
             facts = replace(estimated, measurements="full")
-            phase, more = "finished", dict(measured.state.result or {})
-        result = _result(measured, {**more, "measurements": "full"})
+        phase = "finished" if act.is_finished else "measured"
+        result = _result(measured, {**act.known, "measurements": "full"})
         return act.finish(measured.state, result, facts.to_dict(), partial(_issue, act.space), phase)
 
 
@@ -272,8 +270,7 @@ def _input_put_aside(act: Act[RunOptions]) -> Iterator[None]:
 
 def _check_wanted(act: Act[RunOptions], run: Run) -> None:
     """Refuse to return a finished run as if it had the measurements or microdata that are asked for."""
-    known = (act.earlier.result if act.earlier is not None else None) or {}
-    if act.options.measurements == "full" and known.get("measurements") != "full":
+    if act.options.measurements == "full" and act.known.get("measurements") != "full":
         rest = "" if act.earlier is None else left_out(act.space.out, act.earlier)
         raise ConfigError(f"{act.product} was finished with the measurements that estimation used. {rest}")
     folder = act.space.release / "mdf" / run.product.layout
@@ -468,7 +465,7 @@ def _issue(space: Workspace, facts: Mapping[str, Any], custody: KeyCustody) -> N
 
 
 def _result(measured: MeasuredRun, more: Mapping[str, Any]) -> dict[str, Any]:
-    budget, known = measured.run.budget, measured.state.result or {}
+    budget, known = measured.run.budget, measured.state.known
     gaussian = budget.mechanism.is_zcdp
     return {
         "product": measured.state.product,

@@ -61,6 +61,11 @@ class RunState:
     ending: Mapping[str, Any] | None = None
 
     @property
+    def known(self) -> Mapping[str, Any]:
+        """What is known of its result so far."""
+        return self.result or {}
+
+    @property
     def is_borrowed(self) -> bool:
         """Whether the measurements were taken by others: no key was made, and nothing charged."""
         return not self.key_commitment

@@ -1,4 +1,4 @@
-"""All checks of a release, those that read a plan back and estimate again included."""
+"""Checks of a release that read its plan back and make certificate, pages and estimate again."""
 
 from __future__ import annotations
 
@@ -15,52 +15,36 @@ from opendas.report.signature import check_signature
 from opendas.runs.verification.certificate import BELIEVED, check_certificate_again, check_pages
 from opendas.verify.check import Check, run_check
 from opendas.verify.files import read_certificate
-from opendas.verify.release import estimated, verify_release
+from opendas.verify.release import estimated
 
 Progress = Callable[[str, int, int], None]
-
-
-def verify_again(
-    release: Path,
-    *,
-    allow_seeded: bool = False,
-    allow_domain_from_records: bool = False,
-    rederive: bool = False,
-    signed_by: PublicKey | None = None,
-    tied: Path | None = None,
-    workers: int | None = None,
-    progress: Progress | None = None,
-) -> tuple[Check, ...]:
-    """Check a release from its own files.
-
-    - `release`: the folder ``release/``, or a copy of it.
-    - `allow_seeded`: accept a run that is stamped NOT FOR RELEASE.
-    - `allow_domain_from_records`: accept a run that is stamped DOMAIN FROM RECORDS.
-    - `rederive`: estimate again from the measurements, and compare record for record.
-    - `signed_by`: whose signature must be there.
-    - `tied`: ``release/`` that this one is tied to: replicates of a tied run are drawn again with it.
-    - `workers`: processes that estimate.
-    - Returns: in a fixed order; the release passes if all are ok.
-    """
-    checks = verify_release(
-        release, allow_seeded=allow_seeded, allow_domain_from_records=allow_domain_from_records
-    )
-    if not checks[0].ok:
-        return checks
-    steps = itertools.chain(
-        [("signature", lambda: check_signature(release, signed_by))],
-        _made_again(release),
-        _estimated_again(release, tied, workers, progress) if rederive else (),
-    )
-    return (*checks, *(run_check(name, step) for name, step in steps), Check("believed", True, _believed()))
 
 
 Step = tuple[str, Callable[[], str]]
 """Name of a check, and the check."""
 
 
-def _believed() -> str:
-    return "; ".join(f"{name}: {what}" for name, what in BELIEVED.items())
+def checks_again(
+    release: Path,
+    signed_by: PublicKey | None,
+    tied: Path | None,
+    workers: int | None,
+    progress: Progress | None,
+    *,
+    rederive: bool,
+) -> Iterator[Check]:
+    """Check what is made again of a release, in a fixed order; arguments as of ``Release.verify``.
+
+    `tied`: ``release/`` that this one is tied to.
+    """
+    steps = itertools.chain(
+        [("signature", lambda: check_signature(release, signed_by))],
+        _made_again(release),
+        _estimated_again(release, tied, workers, progress) if rederive else (),
+    )
+    for name, step in steps:
+        yield run_check(name, step)
+    yield Check("believed", True, "; ".join(f"{name}: {what}" for name, what in BELIEVED.items()))
 
 
 def _made_again(release: Path) -> Iterator[Step]:
