@@ -21,9 +21,32 @@ Messages and fields hold names, places and rules; they never hold a confidential
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+ENVIRONMENT_ERRORS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "the operation is not permitted",
+    errno.EROFS: "the file system is read-only",
+    errno.EMFILE: "too many open files",
+    errno.EFBIG: "a file would be larger than this process may write (ulimit -f)",
+    errno.EIO: "the disk reports an error",
+}
+"""What the system refuses for want of room, permission or hardware: exit code 6."""
+
+PATH_ERRORS = {
+    errno.ENOENT: "there is no such file or folder",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.EISDIR: "this is a folder, not a file",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.EEXIST: "something of this name is in the way",
+    errno.ELOOP: "links lead in a circle",
+}
+"""What it says of a path that someone gave: exit code 2."""
 
 
 class OpendasError(Exception):

@@ -129,7 +129,7 @@ def test_who_records_are_of_is_neither_place_nor_attribute_nor_count(tmp_path: P
     numbered = [f"{1000 + n},{row.split(',', 1)[1]}" for n, row in enumerate(rows)]
     (tmp_path / "persons.csv").write_text("\n".join(["person,ward,sex,kind", *numbered]) + "\n")
     guess = guess_table(tmp_path / "persons.csv")
-    assert (guess.unit_id, guess.count, guess.ignored) == (None, None, ("person",))
+    assert (guess.unit_id, guess.count, tuple(guess.left_out)) == (None, None, ("person",))
 
 
 @pytest.mark.parametrize(

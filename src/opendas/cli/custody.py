@@ -168,8 +168,8 @@ def ledger_command() -> None:
 
 @ledger_command.command("create")
 @click.argument("book", metavar="BOOK", type=PATH)
-@click.option("--limit-rho", metavar="R", help="Limit, as the rho of zCDP.")
-@click.option("--limit-epsilon", metavar="E", help="Limit, as an epsilon; with --delta.")
+@click.option("--limit-rho", "rho", metavar="R", help="Limit, as the rho of zCDP.")
+@click.option("--limit-epsilon", "epsilon", metavar="E", help="Limit, as an epsilon; with --delta.")
 @click.option("--delta", metavar="D", help="Where the epsilon of the limit is meant.")
 @click.option(
     "--unit", metavar="NAME", required=True, help="What is protected: person, housing-unit, patient, ..."
@@ -182,15 +182,7 @@ def ledger_command() -> None:
     help="The limit is about one unit replaced, or one added or removed.",
 )
 @json_option
-def create_command(
-    book: Path,
-    limit_rho: str | None,
-    limit_epsilon: str | None,
-    delta: str | None,
-    unit: str,
-    neighbours: str,
-    as_json: bool,
-) -> None:
+def create_command(book: Path, as_json: bool, **options: Any) -> None:
     """Create the account of a data set: a new file BOOK, and BOOK.key beside it.
 
     The key tags the inputs, so that a run on the same data finds the book by itself (OPENDAS_BOOKS names the
@@ -200,11 +192,10 @@ def create_command(
     """
     import opendas
 
-    if (limit_rho is None) == (limit_epsilon is None) or (limit_epsilon is None) != (delta is None):
+    rho, epsilon, delta = (options[name] for name in ("rho", "epsilon", "delta"))
+    if (rho is None) == (epsilon is None) or (epsilon is None) != (delta is None):
         raise click.UsageError("give --limit-rho R, or --limit-epsilon E with --delta D.")
-    answer = opendas.create_ledger(
-        book, unit, rho=limit_rho, epsilon=limit_epsilon, delta=delta, neighbours=neighbours
-    )
+    answer = opendas.create_ledger(book, **options)
     if as_json:
         emit_json(answer)
     else:

@@ -13,33 +13,13 @@ from pathlib import Path
 import click
 
 from opendas.custody.folders import open_folder
-from opendas.errors import OpendasError, is_interrupt
+from opendas.errors import ENVIRONMENT_ERRORS, PATH_ERRORS, OpendasError, is_interrupt
 from opendas.version import issue_date
 
 EXIT_USAGE = 2
 EXIT_ENVIRONMENT = 6
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
-
-_ENVIRONMENT = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EACCES: "permission denied",
-    errno.EPERM: "the operation is not permitted",
-    errno.EROFS: "the file system is read-only",
-    errno.EMFILE: "too many open files",
-    errno.EFBIG: "a file would be larger than this process may write (ulimit -f)",
-    errno.EIO: "the disk reports an error",
-}
-
-_PATHS = {
-    errno.ENOENT: "there is no such file or folder",
-    errno.ENOTDIR: "a part of the path is a file, not a folder",
-    errno.EISDIR: "this is a folder, not a file",
-    errno.ENAMETOOLONG: "the name is too long",
-    errno.EEXIST: "something of this name is in the way",
-    errno.ELOOP: "links lead in a circle",
-}
 
 
 def _say(message: str) -> None:
@@ -115,12 +95,13 @@ def _system_error(error: OSError, context: dict[str, Path]) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return 0
     where = f" ({error.filename})" if isinstance(error.filename, str | Path) else ""
-    if error.errno in _PATHS and where:
-        _say(f"{_PATHS[error.errno]}{where}. Check the path.")
+    if error.errno in PATH_ERRORS and where:
+        _say(f"{PATH_ERRORS[error.errno]}{where}. Check the path.")
         return EXIT_USAGE
-    if error.errno not in _ENVIRONMENT:
+    if error.errno not in ENVIRONMENT_ERRORS:
         return _internal(error, context)
-    _say(f"{_ENVIRONMENT[error.errno]}{where}. Nothing half-written was left; put it right and try again.")
+    what = ENVIRONMENT_ERRORS[error.errno]
+    _say(f"{what}{where}. Nothing half-written was left; put it right and try again.")
     return EXIT_ENVIRONMENT
 
 

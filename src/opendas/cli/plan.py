@@ -345,14 +345,16 @@ class _Teller:
 )
 @click.option("--levels-only", is_flag=True, help="Do not try to save on single query groups.")
 @click.option(
-    "--most-runs", type=click.IntRange(min=1), default=2000, show_default=True, help="Then give up."
+    "--most-runs", "most", type=click.IntRange(min=1), default=2000, show_default=True, help="Then give up."
 )
 @click.option("--memory", type=PATH, help="File of finished runs: a stopped search goes on.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option("--to", type=PATH, help="Write the plan here, as a run file.")
 @ledger_option
 @json_option
-def tune_command(run_file: Path, to: Path | None, as_json: bool, **options: Any) -> None:
+def tune_command(
+    run_file: Path, targets: Path, levels_only: bool, to: Path | None, as_json: bool, **options: Any
+) -> None:
     """Find the least privacy loss, and its allocation, that meets accuracy targets.
 
     The input of the run file must be public stand-in data, for instance those of the last census: a plan
@@ -364,24 +366,12 @@ def tune_command(run_file: Path, to: Path | None, as_json: bool, **options: Any)
     from opendas.runs.run import load
     from opendas.tuning.tune import Settings, plan_toml, tune
 
-    settings = Settings(
-        source=options["source"],
-        method=options["method"],
-        runs=options["runs"],
-        confirm=options["confirm"],
-        tolerance=options["tolerance"],
-        queries=not options["levels_only"],
-        most=options["most_runs"],
-        memory=options["memory"],
-        workers=options["workers"],
-        tell=_Teller(),
-        ledger=options["ledger"],
-    )
+    settings = Settings(queries=not levels_only, tell=_Teller(), **options)
     if to is not None and to.exists():
         raise click.UsageError(f"{to} exists already; name another file with --to.")
     if to is not None:
         make_folder(to.parent)  # rather now than after hours
-    tuning = tune(load(run_file, read_records=True), options["targets"], settings)
+    tuning = tune(load(run_file, read_records=True), targets, settings)
     if to is not None:
         write_atomic(to, plan_toml(tuning, to).encode())
         message(f"plan written to {to}")

@@ -10,7 +10,6 @@ listed is refused. Times tell something about the data all the same; that is why
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
@@ -29,7 +28,7 @@ import numpy as np
 import scipy
 
 from opendas.custody.folders import open_folder
-from opendas.errors import OpendasError, is_interrupt
+from opendas.errors import ENVIRONMENT_ERRORS, PATH_ERRORS, OpendasError, is_interrupt
 from opendas.runs.progress.clock import peak_rss_mb
 from opendas.runs.progress.processes import ProcessMark, own_mark
 from opendas.version import __version__, commit
@@ -88,12 +87,6 @@ _LARGEST = 2**63
 _LONG_HEX = re.compile(r"[0-9A-Fa-f]{32,}")
 _LONGEST_MESSAGE = 4000
 
-_ENVIRONMENT = {
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE),
-    errno.EIO,
-}
-_PATHS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EEXIST, errno.ELOOP}
-
 
 def log_path(confidential: Path, product: str) -> Path:
     """Return the log of a product's runs."""
@@ -106,9 +99,9 @@ def exit_code_of(error: BaseException) -> int:
         return error.exit_code
     if is_interrupt(error):
         return 130
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _ENVIRONMENT):
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in ENVIRONMENT_ERRORS):
         return 6
-    if isinstance(error, OSError) and error.errno in _PATHS and error.filename is not None:
+    if isinstance(error, OSError) and error.errno in PATH_ERRORS and error.filename is not None:
         return 2
     return 70
 

@@ -80,11 +80,6 @@ class TableGuess:
     unsure: tuple[str, ...] = ()  # what the names did not say, and anyone who asked should look at
 
     @property
-    def ignored(self) -> tuple[str, ...]:
-        """Columns that were not taken."""
-        return tuple(self.left_out)
-
-    @property
     def protected_unit(self) -> str:
         """What one row is in a word or two: of the column ``patient_id`` a patient, else a record."""
         return "record" if self.unit_id is None else unit_of_column(self.unit_id)
