@@ -234,8 +234,7 @@ HASHES = {
     "report/pdf.py": "the date of the certificate",
     "report/views.py": "files of a release",
     "runs/run.py": "the plan and the settings of estimation",
-    "runs/simulated/experiment.py": "names, sizes and times of input files",
-    "tuning/tune.py": "the plan, names and sizes of input files",
+    "runs/simulated/finished.py": "names, sizes and times of input files, and what is asked of them",
 }
 
 
