@@ -89,6 +89,9 @@ def test_agrees_with_all_pairs(seed):
     }
     if pairs:
         assert frozenset(found.crossing) in pairs
+        with pytest.raises(ConfigError, match="cross"):
+            check_laminar(Rows(maps, groups))
     else:
+        check_laminar(Rows(maps, groups))
         assert found.crossing == (-1, -1)
         assert sorted(map(sorted, members(found, n))) == sorted(map(sorted, set(sets) - {frozenset()}))
