@@ -21,6 +21,7 @@ from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.files.mdf.layout import mdf_layout
 from opendas.geography.frame import Frame
 from opendas.privacy.exact import format_fraction
+from opendas.privacy.zcdp import Account
 from opendas.schema.attributes import label_runs
 from opendas.schema.dhc_persons import dhc_persons
 from opendas.schema.dhc_units import dhc_units, dhc_units_tenvacgq
@@ -257,8 +258,8 @@ def presets(product: Product) -> str:
     """List the presets with their totals."""
     rows = []
     for name, budget in _budgets(product).items():
-        account = budget.account()
-        epsilon = f"{account.epsilon('cks'):.2f}, {account.epsilon('bun-steinke'):.2f}"  # type: ignore[union-attr]
+        account = Account(budget.total, budget.delta)
+        epsilon = f"{account.epsilon('cks'):.2f}, {account.epsilon('bun-steinke'):.2f}"
         rows.append((code(name), preset(name).description, format_fraction(budget.total), epsilon))
     return table(("preset", "used for", "rho", "epsilon at 1e-10: cks, bun-steinke"), rows)
 

@@ -11,7 +11,6 @@ import pytest
 from opendas.budget.allocation import Budget, exact_shares
 from opendas.errors import BudgetError, ConfigError
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.privacy.zcdp import Account, PureAccount
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 F = Fraction
@@ -158,11 +157,6 @@ def test_digest_covers_what_decides_the_noise_and_nothing_else() -> None:
 def test_digest_is_stable_across_versions() -> None:
     # Resuming and verifying compare digests: a change here breaks folders already written.
     assert budget().digest() == "1af5ba6da4d57aaa073f73612df0e1eafde58dff79a11412fb75fdf06aca1cdf"
-
-
-def test_account_of_a_budget() -> None:
-    assert budget().account() == Account(F(2), F(1, 10**10))
-    assert budget(mechanism=Mechanism.DISCRETE_LAPLACE).account() == PureAccount(F(2))
 
 
 def test_everything_at_the_leaf() -> None:

@@ -14,7 +14,6 @@ import numpy as np
 from opendas.errors import BudgetError
 from opendas.privacy.exact import canonical_json, format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours, noise_distribution
-from opendas.privacy.zcdp import Account, PureAccount
 from opendas.sampling.mechanisms import AnyNoise
 from opendas.schema.declarations import ContributionBound, Distinct
 from opendas.schema.product import Product
@@ -218,12 +217,6 @@ class Budget:
                 f"{', '.join(shares)}."
             )
         return shares[query] * (self.geolevels[geolevel] if geounit_share is None else geounit_share)
-
-    def account(self) -> Account | PureAccount:
-        """Return the account of the total at ``delta``, or a pure one for the discrete Laplace."""
-        if self.mechanism.is_zcdp:
-            return Account(self.total, self.delta)
-        return PureAccount(self.total)
 
     def concentrated(self, geolevel: str) -> Budget:
         """Return the same budget concentrated at one geolevel, as for block-by-block estimation.

@@ -90,7 +90,6 @@ def load(
     hold_again(held)
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
     with turns:
-        from opendas.engines.local import keep_modules
         from opendas.engines.warm_up import warm_up
 
         with contextlib.suppress(Exception):  # it would fail in the first task, too, where errors are told
