@@ -39,9 +39,10 @@ $(BIN)/python:
 	done; \
 	echo "no usable Python 3.11 to 3.14 found; give one with make PYTHON=/path/to/python" >&2; exit 1
 
+# Python compiles a module when it is first imported; compiling every file of every package takes longer.
 $(VENV)/.core: pyproject.toml | $(BIN)/python
 	@echo "installing OpenDAS" >&2
-	@$(PIP) -e .
+	@$(PIP) --no-compile -e .
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python

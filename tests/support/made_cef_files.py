@@ -246,7 +246,7 @@ def _write_blocks(path: Path, land: Land, oid: Ints, state: str) -> None:
 
 
 _INI = """\
-; Where the reader cef of `opendas phsafe` finds the records of a synthetic state. Nobody's data.
+; Where the reader cef of `opendas phsafe` finds the records of a synthetic state. No real data.
 [paths]
 per_dir = ./
 unit_dir = ./
@@ -258,7 +258,7 @@ unit_file_format = CEF20_UNIT_%%s.txt
 """
 
 _RUN = """\
-# {label} of a synthetic state as records of a census: {blocks} blocks, seed {seed}. Nobody's data.
+# {label} of a synthetic state as records of a census: {blocks} blocks, seed {seed}. No real data.
 
 [run]
 product = "pl94-{name}"

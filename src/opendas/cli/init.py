@@ -86,11 +86,12 @@ def init_table(
 ) -> None:
     """Write a product file and a run file for a CSV or Parquet table.
 
-    It guesses, by names and values of columns, and says what it took for what. Name columns yourself with
-    --geography, --attributes and --count, or answer --interactive. The files say what to check.
+    It guesses the role of each column from names and values, and reports its guess. Name columns yourself
+    with --geography, --attributes and --count, or answer the questions of --interactive. The files say what
+    to check.
 
-    With --rho, labels, leaves and hierarchy are found privately: an act of its own, entered into the ledger
-    before it draws. Then you name the columns. Values of few records are not found, and count as "other".
+    --rho finds labels, leaves and hierarchy privately. This spends a budget of its own, entered in the ledger
+    before any noise is drawn. You name the columns. Values that few records have count as "other".
 
     Example: opendas init table patients.csv --rho 0.05 --geography hospital,ward --attributes age,severity
     """

@@ -91,8 +91,8 @@ def _exact_question(blocks: Path | None, geolevel: str | None, level: str) -> Fr
 def verify_command(out: Path, config: Path | None, as_json: bool, **options: Any) -> None:
     """Check a release from its own files: digests, budgets, microdata, constraints. Exit code 0 or 1.
 
-    OUT is an output folder, or a copy of its release/. With --rederive the microdata are estimated again from
-    the released measurements; nothing of it needs the input or a key.
+    OUT is an output folder, or a copy of its release/. --rederive estimates the microdata again from the
+    released measurements. Neither check needs the input or a key.
 
     The output of `opendas phsafe` is checked row by row: folders, columns, the grid of regions, groups and
     cells, variances, and losses under every bound. With --config, so is that of the published PHSafe program,
@@ -185,8 +185,8 @@ def tabulate_command(
 ) -> None:
     """Write tables of a release, each cell with its margin of error where one is known.
 
-    Every official area is listed, those where nobody can live too. CSV files name each area in words, and by
-    an identifier with letters (1400000US...) that a spreadsheet does not take for a number.
+    Tables list every official area, including those where nobody can live. CSV files give each area's name,
+    and an identifier with letters (1400000US...) that spreadsheets do not read as a number.
 
     Example: opendas tabulate out --tables P1,H1 --geolevel county,tract --long --format csv --to tables
     """
@@ -280,8 +280,8 @@ def replicates_command(
     figure from the replicates, which stand in release/replicates; the certificate is issued again.
 
     OUT may also be a file or folder of published microdata (MDF, PPMF), with --run to draw replicates or
-    --published to read those of the Census Bureau; they then stand beside it. It may stand at an address,
-    and DIR too: then say --to, as for `opendas margin`.
+    --published to read those of the Census Bureau; both are kept beside it. OUT and DIR may be remote
+    addresses; give --to then, as for `opendas margin`.
 
     Example: opendas replicates out --runs 50
     """
@@ -358,8 +358,8 @@ def margin_command(
 ) -> None:
     """Report published counts with margins, biases and standard errors, from the release's replicates.
 
-    A ratio of cells, or whatever SQL makes of them, is made again of the counts of each replicate, and has a
-    margin as counts have.
+    A ratio of cells, or an SQL query on them, is computed again from the counts of each replicate, so it has
+    a margin too.
 
     Example: opendas margin out --query P2 --geolevel place --ratio P0020002 P0020001
     """
@@ -460,9 +460,9 @@ def evaluate_command(
 ) -> None:
     """Measure the error of a release against the confidential table.
 
-    The answer is confidential, on stdout too; plots and tables go under OUT/confidential/evaluation. The
-    reading is noted in the account: of releases that were compared with the data, none is published as if it
-    had not been chosen (opendas publish). Of a product with a companion, both histograms are compared.
+    The figures are confidential, also on stdout; plots and tables go to OUT/confidential/evaluation. The
+    account records that the truth was read, and `opendas publish` refuses a release that may have been chosen
+    among several in this way. For a product with a companion, both histograms are compared.
 
     Example: opendas evaluate out --truth run.toml
     """

@@ -60,8 +60,8 @@ def run_command(run_file: Path, out: Path | None, as_json: bool, **options: Any)
     """Measure, estimate and write a release into OUT.
 
     OUT/release may be published; OUT/confidential must not. The run spends its budget once; --resume after an
-    interruption repeats the same noise. When the release is complete the key is destroyed: with --keep-key it
-    is not, and opendas measure --resume can write the measurements that estimation did not use.
+    interruption repeats the same noise. A complete run destroys its key. With --keep-key it keeps it, and
+    opendas measure --resume can write the measurements that the estimate did not use.
 
     Example: opendas run run.toml --out out
     """
@@ -443,15 +443,15 @@ def publish_command(
 ) -> None:
     """Verify OUT and copy its release to ADDRESS, a folder such as s3://bucket/path.
 
-    Before, it is estimated again from its own measurements (verify --rederive), and what differs from them is
-    not published.
+    First estimates the release again from its own measurements (verify --rederive), and refuses it if it
+    differs.
 
-    Nothing but OUT/release is copied. Every file is read back before it gets its name, certificate.json as
-    the last. A copy that was interrupted is finished by the same command; a folder that holds anything else
-    is refused. So is a release beside a key in clear: anyone who has both has the confidential data.
+    Copies OUT/release and nothing else. Every file is read back before it gets its name; certificate.json is
+    the last. The same command finishes an interrupted copy, and refuses a folder that holds anything else. It
+    also refuses a release beside an unencrypted key: anyone who has both has the confidential data.
 
-    A release that may have been chosen with the confidential data in sight is refused: one of several that
-    were compared with them (opendas evaluate), or one whose plan was made from them.
+    Refuses a release that may have been chosen by looking at the confidential data: one of several that were
+    compared with them (opendas evaluate), or one whose plan was made from them.
 
     Example: opendas publish out s3://statistics/releases/2030
     """

@@ -138,7 +138,7 @@ def run_file(
     """
     label = {"persons": "People", "units": "Housing units"}[product]
     return f"""\
-# {label} of a {made}. Nobody's data.
+# {label} of a {made}. No real data.
 
 [run]
 product = "pl94-{product}"
