@@ -55,26 +55,14 @@ def clamped_moments(
 
     Ko et al. (2025), equations (1), (2) and (3).
 
-    Parameters
-    ----------
-    mechanism : str or NoiseKind
-        ``laplace``, ``gaussian``, ``discrete-laplace`` or ``discrete-gaussian``.
-    budget : float or array, > 0
-        epsilon or rho of one count, at sensitivity 1. Broadcasts with the counts.
-    counts : array of non-negative numbers
-        Whole numbers for the discrete kinds.
+    - `mechanism`: ``laplace``, ``gaussian``, ``discrete-laplace`` or ``discrete-gaussian``.
+    - `budget`, > 0: epsilon or rho of one count, at sensitivity 1. Broadcasts with the counts.
+    - `counts`, >= 0: whole numbers for the discrete kinds.
+    - Returns: relative error below 1e-12 for budgets from 1e-6 to 1e3 and any count, as far as a double
+      reaches.
 
-    Returns
-    -------
-    Moments
-        Relative error below 1e-12 for budgets from 1e-6 to 1e3 and any count, as far as a double reaches.
-
-    Raises
-    ------
-    BudgetError
-        If a budget is not positive and finite.
-    ConfigError
-        If the mechanism is unknown, or a count is negative or not finite.
+    Raises `BudgetError` if a budget is not positive and finite, `ConfigError` if the mechanism is unknown, or
+    a count is negative or not finite.
 
     Examples
     --------

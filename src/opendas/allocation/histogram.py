@@ -27,24 +27,12 @@ _DENSE = 1 << 22
 class CountHistogram:
     """How many nodes have which count.
 
-    Parameters
-    ----------
-    values : int64 (v,)
-        Distinct counts, ascending, from 0 to 2**53.
-    mult : int64 (v,)
-        Number of nodes with each, > 0.
-
-    Raises
-    ------
-    FormatError
-        If a count is negative, no whole number or too large, a multiplicity is negative, or there are more
-        than 2**53 nodes.
-    DataError
-        If there is no node.
+    Raises `FormatError` if a count is negative, no whole number or too large, a multiplicity is negative, or
+    there are more than 2**53 nodes; `DataError` if there is no node.
     """
 
-    values: Ints
-    mult: Ints
+    values: Ints  # (v,): distinct counts, ascending, from 0 to 2**53
+    mult: Ints  # (v,): number of nodes with each, > 0
 
     def __post_init__(self) -> None:
         values, mult = whole_numbers(self.values, "values"), whole_numbers(self.mult, "mult")
@@ -66,13 +54,7 @@ class CountHistogram:
 
     @classmethod
     def of(cls, counts: npt.ArrayLike) -> CountHistogram:
-        """Return the histogram of one count a node, in any order and shape.
-
-        Raises
-        ------
-        FormatError, DataError
-            As the class.
-        """
+        """Return the histogram of one count a node, in any order and shape; raises what the class does."""
         flat = whole_numbers(np.ravel(np.asarray(counts)), "counts")
         if len(flat) == 0:
             raise DataError("a level has at least one node.")
@@ -93,20 +75,12 @@ class CountHistogram:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Level:
-    """One level of a hierarchy: everything that is released with one budget.
-
-    Parameters
-    ----------
-    known : bool
-        False where only the number of nodes is known, as :func:`unknown_counts` makes it.
-    fixed : bool
-        The counts are published exactly (an invariant): they get no budget and have no error.
-    """
+    """One level of a hierarchy: everything that is released with one budget."""
 
     name: str
     counts: CountHistogram
-    known: bool = True
-    fixed: bool = False
+    known: bool = True  # False where only the number of nodes is known, as :func:`unknown_counts` makes it
+    fixed: bool = False  # the counts are published exactly: they get no budget and have no error
 
 
 def unknown_counts(name: str, nodes: int | np.integer[Any], *, fixed: bool = False) -> Level:
@@ -116,10 +90,7 @@ def unknown_counts(name: str, nodes: int | np.integer[Any], *, fixed: bool = Fal
     allocations by count only: in proportion to ``nodes**(1/3)`` (epsilon) or ``nodes**(1/2)`` (rho) where
     the noise is continuous, and by the exact slope of the variance where it is whole numbers.
 
-    Raises
-    ------
-    FormatError
-        If the number is no positive whole number.
+    Raises `FormatError` if the number is no positive whole number.
     """
     if isinstance(nodes, bool) or not isinstance(nodes, int | np.integer) or nodes < 1:
         raise FormatError(f"level {name!r}: nodes is a positive whole number.")

@@ -24,16 +24,10 @@ _WHOLE = "expected a whole number from 0 to 2**53"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LevelCounts:
-    """The levels of a file.
-
-    Parameters
-    ----------
-    source : str or None
-        Where the counts come from, by the file itself.
-    """
+    """The levels of a file."""
 
     levels: tuple[Level, ...]
-    source: str | None
+    source: str | None  # where the counts come from, by the file itself
 
     @property
     def known(self) -> bool:

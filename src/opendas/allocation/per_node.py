@@ -65,34 +65,19 @@ def allocate_per_node(
 ) -> NodeAllocation:
     """Give every node of a public tree a budget of its own.
 
-    Parameters
-    ----------
-    parents : sequence of int array (g,)
-        For each level from the top, the number of each node's parent in the level above; for the top level,
-        any array of its size (its nodes are roots). The tree must be public: it shapes the budgets.
-    mechanism : str or NoiseKind
-    total : Fraction, int or str, > 0
-        epsilon or rho.
-    neighbours : str
-        ``unbounded`` only. No default: it is the assumption that everything rests on.
-    costs : sequence of float array (g,), optional
-        Weight of each node's squared error, for instance the number of counts released there; >= 0, and 1
-        by default. Public. A node of cost 0 gets nothing.
+    - `parents`, int (g,): for each level from the top, the number of each node's parent in the level above;
+      for the top level, any array of its size (its nodes are roots). The tree must be public: it shapes the
+      budgets.
+    - `total`, > 0: epsilon or rho.
+    - `neighbours`: ``unbounded`` only. No default: it is the assumption that everything rests on.
+    - `costs`, float (g,), >= 0: weight of each node's squared error, for instance the number of counts
+      released there; 1 by default. Public. A node of cost 0 gets nothing.
+    - Returns: exact budgets that sum to exactly the total on every way from a root to a leaf.
 
-    Returns
-    -------
-    NodeAllocation
-        Exact budgets that sum to exactly the total on every way from a root to a leaf.
-
-    Raises
-    ------
-    PrivacyError
-        If neighbours are bounded: a replaced record leaves one node and enters another, so that two ways
-        through the tree are touched, and budgets that differ between them add up to another sum.
-    GeographyError
-        If the arrays are no tree in which every node but the leaves has a child.
-    BudgetError
-        If the total is not positive, or a leaf has no cost.
+    Raises `PrivacyError` if neighbours are bounded: a replaced record leaves one node and enters another, so
+    that two ways through the tree are touched, and budgets that differ between them add up to another sum;
+    `GeographyError` if the arrays are no tree in which every node but the leaves has a child; `BudgetError`
+    if the total is not positive, or a leaf has no cost.
 
     Examples
     --------

@@ -34,33 +34,21 @@ def post_process(
 ) -> tuple[Counts, ...]:
     """Make noisy counts of all levels non-negative and consistent.
 
-    Parameters
-    ----------
-    noisy : sequence of int64 or float64 (g,)
-        Noisy count of each geounit, level by level, top first.
-    anchor : int
-        Level whose own counts, negative ones set to zero, are kept. Below it each family is projected onto
-        its parent's count, above it counts are added up. 0 is the paper's top-down projection, -1 or the
-        last level the bottom-up one.
-    clamp : bool
-        Project counts with the negative ones set to zero, as the paper writes it. False projects the noisy
-        counts as they are. Both agree where the clamped counts of a family come to at least the total.
-    integers : bool, optional
-        Whole numbers out, by :func:`opendas.solvers.simplex.project_integers`; the anchor's reals are
-        rounded, halves to even. By default where all of `noisy` are whole numbers.
-    tie_keys : sequence of uint64 (g,), optional
-        Public keys of the geounits of each level, by default their positions; they decide between equal
-        remainders.
+    - `noisy`, int64 or float64 (g,): noisy count of each geounit, level by level, top first.
+    - `anchor`: level whose own counts, negative ones set to zero, are kept. Below it each family is projected
+      onto its parent's count, above it counts are added up. 0 is the paper's top-down projection, -1 or the
+      last level the bottom-up one.
+    - `clamp`: project counts with the negative ones set to zero, as the paper writes it. False projects the
+      noisy counts as they are. Both agree where the clamped counts of a family come to at least the total.
+    - `integers`: whole numbers out, by :func:`opendas.solvers.simplex.project_integers`; the anchor's reals
+      are rounded, halves to even. By default where all of `noisy` are whole numbers.
+    - `tie_keys` (g,): public keys of the geounits of each level, by default their positions; they decide
+      between equal remainders.
+    - Returns, int64 or float64 (g,): top first. Not negative; children add up to their parent, exactly for
+      integers.
 
-    Returns
-    -------
-    tuple of int64 or float64 (g,)
-        Top first. Not negative; children add up to their parent, exactly for integers.
-
-    Raises
-    ------
-    EstimationError
-        If the levels do not fit the hierarchy, a count is not finite, or sums leave 64-bit integers.
+    Raises `EstimationError` if the levels do not fit the hierarchy, a count is not finite, or sums leave
+    64-bit integers.
 
     Notes
     -----

@@ -70,31 +70,20 @@ class LevelError:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allocation:
-    """An optimal allocation.
-
-    Parameters
-    ----------
-    budgets : tuple of float
-        The optimum, one budget per level: epsilon or rho, at the sensitivities of the neighbour relation.
-    exact : tuple of Fraction
-        Budgets that a run may use. Program (6): they sum to exactly the total. Program (7): each is at
-        least the optimum, so that the target is met.
-    objective : float
-        Weighted sum of mean squared errors over the levels of positive weight, at ``budgets``.
-    multiplier : float
-        By how much the objective falls per unit of budget, at the margin.
-    uniform_budgets : tuple of float
-        The same total, split evenly over all levels that are not published exactly.
-    """
+    """An optimal allocation."""
 
     kind: NoiseKind
     neighbours: Neighbours
     weights: tuple[float, ...]
+    # The optimum, one budget per level: epsilon or rho, at the sensitivities of the neighbour relation.
     budgets: tuple[float, ...]
+    # Budgets that a run may use. Program (6): they sum to exactly the total. Program (7): each is at least
+    # the optimum, so that the target is met.
     exact: tuple[Fraction, ...]
-    objective: float
-    multiplier: float
+    objective: float  # weighted sum of mean squared errors over the levels of positive weight, at `budgets`
+    multiplier: float  # by how much the objective falls per unit of budget, at the margin
     levels: tuple[LevelError, ...]
+    # The same total, split evenly over all levels that are not published exactly.
     uniform_budgets: tuple[float, ...]
     uniform: tuple[LevelError, ...]
     uniform_objective: float
@@ -133,26 +122,16 @@ def allocate_total(
 ) -> Allocation:
     """Minimise the weighted mean squared error at a total budget: Ko et al. (2025), program (6).
 
-    Parameters
-    ----------
-    levels : sequence of Level
-        Counts, or numbers of nodes; both public.
-    mechanism : str or NoiseKind
-        ``laplace``, ``gaussian``, ``discrete-laplace`` or ``discrete-gaussian``.
-    total : Fraction, int or str, > 0
-        epsilon (Laplace kinds) or rho (Gaussian kinds).
-    weights : sequence of float, optional
-        One per level, >= 0; by default 1 each. They are not normalised. A level of weight zero gets nothing.
-    neighbours : str
-        ``unbounded``: a record is added or removed, sensitivity 1 per level. ``bounded``: a record is
-        replaced, sensitivity 2 (L1) or the square root of 2 (L2) per level.
+    - `levels`: counts, or numbers of nodes; both public.
+    - `mechanism`: ``laplace``, ``gaussian``, ``discrete-laplace`` or ``discrete-gaussian``.
+    - `total`, > 0: epsilon (Laplace kinds) or rho (Gaussian kinds).
+    - `weights`, >= 0: one per level; by default 1 each. They are not normalised. A level of weight zero gets
+      nothing.
+    - `neighbours`: ``unbounded``: a record is added or removed, sensitivity 1 per level. ``bounded``: a
+      record is replaced, sensitivity 2 (L1) or the square root of 2 (L2) per level.
 
-    Raises
-    ------
-    BudgetError
-        If the total is not positive or out of range, or the weights do not fit.
-    ConfigError
-        If a name is unknown or appears twice, or the total is not an exact number.
+    Raises `BudgetError` if the total is not positive or out of range, or the weights do not fit;
+    `ConfigError` if a name is unknown or appears twice, or the total is not an exact number.
 
     Examples
     --------
@@ -179,24 +158,11 @@ def allocate_target(
 ) -> Allocation:
     """Minimise the total budget such that the weighted error meets a target: Ko et al. (2025), program (7).
 
-    Parameters
-    ----------
-    target : Fraction, int or str, > 0
-        Upper bound of the weighted sum of mean squared errors, in squared counts.
-    levels, mechanism, weights, neighbours
-        As :func:`allocate_total`.
+    - `target`, > 0: upper bound of the weighted sum of mean squared errors, in squared counts.
+    - Returns: ``exact`` is rounded up, by less than one part in ten million.
 
-    Returns
-    -------
-    Allocation
-        ``exact`` is rounded up, by less than one part in ten million.
-
-    Raises
-    ------
-    BudgetError
-        If the target is not positive, or needs a budget out of range.
-    ConfigError
-        As :func:`allocate_total`.
+    All else is as for :func:`allocate_total`. Raises `BudgetError` if the target is not positive, or needs a
+    budget out of range.
     """
     kind, related = noise_kind(mechanism), relation(neighbours)
     bound = parse_fraction(target, "mse")
@@ -217,17 +183,8 @@ def errors_at(
 ) -> tuple[LevelError, ...]:
     """Error of every level at given budgets.
 
-    Parameters
-    ----------
-    mechanism : str or NoiseKind
-    budgets : sequence of number
-        One per level, epsilon or rho; 0 means that the level is not measured.
-    neighbours : str
-
-    Returns
-    -------
-    tuple of LevelError
-        Levels with fixed counts have no error.
+    - `budgets`: one per level, epsilon or rho; 0 means that the level is not measured.
+    - Returns: levels with fixed counts have no error.
     """
     kind, related = noise_kind(mechanism), relation(neighbours)
     if len(budgets) != len(levels):

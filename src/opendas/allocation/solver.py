@@ -111,16 +111,8 @@ def power_rule(
     number of nodes for epsilon, the square root for rho. Never worse than twice the optimum of program (6)
     (docs/proofs/allocation.md), but for noise on the integers at large budgets, whose V falls exponentially.
 
-    Parameters
-    ----------
-    nodes : sequence of number, >= 0
-        Released counts of each level.
-    mechanism : str or NoiseKind
-
-    Returns
-    -------
-    float64 (l,)
-        They sum to the total. The neighbour relation makes no difference.
+    - `nodes`, >= 0: released counts of each level.
+    - Returns (l,): they sum to the total. The neighbour relation makes no difference.
 
     Examples
     --------

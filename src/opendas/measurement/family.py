@@ -60,11 +60,8 @@ class MeasurementSource(Protocol):
     def full(self, level: int, first: int, geounits: int) -> list[Ints]:
         """Return all noisy answers of geounits ``first:first + geounits`` of `level`.
 
-        Returns
-        -------
-        list of int64 (geounits, m)
-            One array for each measured query group, in address order. Rows of geounits without their own
-            budget are zero and carry no information.
+        Returns (geounits, m): one array for each measured query group, in address order. Rows of geounits
+        without their own budget are zero and carry no information.
         """
         ...
 
