@@ -201,7 +201,7 @@ def _ask_about_runs_beside(run: Run, run_file: Path, out: Path) -> None:
     "--tie",
     metavar="RELEASE",
     type=PATH,
-    help="With --from-nmf of DHC persons: the redistricting release with which they agree in every block.",
+    help="With --from-nmf of the DHC: the redistricting release with which it agrees in every block.",
 )
 @out_option
 @click.option("--to", type=PATH, help="The same as --out.")
@@ -224,8 +224,8 @@ def estimate_command(
     """Turn noisy measurements into consistent microdata. Spends no budget.
 
     The measurements are those that opendas measure wrote into OUT; or, with --from-nmf, published ones: files
-    of the Census Bureau's layout, of redistricting persons, units or both, or of DHC persons. Then no run
-    file, key or confidential record is needed: hierarchy, budget and exact counts are what the files say.
+    of the Census Bureau's layout, of persons, units or both, redistricting or DHC. Then no run file, key or
+    confidential record is needed: hierarchy, budget and exact counts are what the files say.
 
     Example: opendas estimate run.toml --out out
 

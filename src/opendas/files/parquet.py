@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -110,8 +111,21 @@ def write_parquet(
     path: Path, table: Any, *, metadata: Mapping[str, object] | None = None, delta: Collection[str] = ()
 ) -> None:
     """Write one table; see :func:`parquet_sink`."""
-    with parquet_sink(path, table.schema, metadata=metadata, delta=delta) as sink:
-        sink.write(table)
+    write_batches(path, iter([table]), metadata=metadata, delta=delta)
+
+
+def write_batches(path: Path, tables: Iterator[Any], **how: Any) -> bool:
+    """Write tables of one schema; False, and no file, where there is none.
+
+    - `how`: as for :func:`parquet_sink`.
+    """
+    first = next(tables, None)
+    if first is None:
+        return False
+    with parquet_sink(path, first.schema, **how) as sink:
+        for table in itertools.chain([first], tables):
+            sink.write(table)
+    return True
 
 
 def open_parquet(path: Path, *, memory_map: bool = False, dictionaries: Collection[str] = ()) -> Any:
@@ -122,7 +136,7 @@ def open_parquet(path: Path, *, memory_map: bool = False, dictionaries: Collecti
     try:
         return pq.ParquetFile(path, memory_map=memory_map, read_dictionary=texts)
     except FileNotFoundError as error:
-        raise FormatError(f"{path.name}: no such file in the release.") from error
+        raise FormatError(f"{path.name}: no such file.") from error
     except (pa.ArrowException, ValueError) as error:
         raise FormatError(f"{path.name}: not a whole Parquet file.") from error
     except OSError as error:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
+import numpy.typing as npt
 
-from opendas.arrays import Bools, Floats, Ints
+from opendas.arrays import Bools, Codes, Floats, Ints
 from opendas.errors import FormatError
 from opendas.gls.areas import area_estimates
 from opendas.gls.downward import Estimates, down_pass
@@ -117,6 +118,16 @@ class MeasuredTotals:
         """Return totals of which nothing is known yet."""
         return cls(np.zeros(geounits), np.full(geounits, np.inf))
 
+    @classmethod
+    def exact(cls, totals: Ints) -> MeasuredTotals:
+        """Return totals, int64 (g,), that are known."""
+        return cls(totals.astype(np.float64), np.zeros(len(totals)))
+
+    def summed(self, group: npt.NDArray[np.integer], size: int) -> MeasuredTotals:
+        """Return the totals of groups, of which each geounit is in one; unknown where one of its own is."""
+        value = np.bincount(group, self.value, size).astype(np.float64)
+        return MeasuredTotals(value, np.bincount(group, self.variance, size).astype(np.float64))
+
     def add(self, noisy: NoisyLevel, first: int, answers: Sequence[Ints]) -> None:
         """Note some geounits: the rows of every query group add up to the total."""
         here = slice(first, first + len(answers[0]) if answers else first)
@@ -145,37 +156,33 @@ def check_totals(tree: NoisyTree, own: Sequence[MeasuredTotals]) -> None:
     """
     below: MeasuredTotals | None = None
     for number in range(len(own) - 1, -1, -1):
-        mine, level = own[number], tree.spine.levels[number]
+        mine, held, codes = own[number], tree.constraints.levels[number], tree.spine.levels[number].geocodes
+        refuse = partial(_refuse, f"{tree.product.name}: what was measured of {tree.spine.names[number]}")
         if below is not None:
-            starts = tree.spine.child_starts(number)[:-1]
-            value, variance = (np.add.reduceat(x, starts) for x in (below.value, below.variance))
-            _refuse(
-                tree,
-                number,
-                mine,
-                MeasuredTotals(value, variance),
-                f"the {tree.spine.names[number + 1]}s below it",
-            )
-            one, two = 1.0 / mine.variance, 1.0 / variance
-            mean = np.where(one + two > 0, (one * mine.value + two * value) / (one + two), 0.0)
+            sums = below.summed(tree.spine.levels[number + 1].parent, len(codes))
+            refuse(codes, mine, sums, f"the {tree.spine.names[number + 1]}s below it")
+            one, two = 1.0 / mine.variance, 1.0 / sums.variance
+            mean = np.where(one + two > 0, (one * mine.value + two * sums.value) / (one + two), 0.0)
             mine = MeasuredTotals(mean, 1.0 / (one + two))
-        for held in tree.constraints.levels[number].invariants:
-            if held.query.name == "total":
-                exact = MeasuredTotals(held.answers[:, 0].astype(np.float64), np.zeros(len(level)))
-                _refuse(tree, number, mine, exact, "its exact total")
+        for exact in held.invariants:
+            if exact.query.name == "total":
+                refuse(codes, mine, MeasuredTotals.exact(exact.answers[:, 0]), "its exact total")
+        if held.joint is not None:
+            sums = mine.summed(held.joint.group, len(held.joint.totals))
+            first = codes[np.unique(held.joint.group, return_index=True)[1]]
+            exact_sums = MeasuredTotals.exact(held.joint.totals)
+            refuse(first, sums, exact_sums, "what is exact about it and the other parts of its area")
         below = mine
 
 
-def _refuse(tree: NoisyTree, number: int, one: MeasuredTotals, two: MeasuredTotals, what: str) -> None:
+def _refuse(where: str, codes: Codes, one: MeasuredTotals, two: MeasuredTotals, what: str) -> None:
     apart = np.nan_to_num(np.abs(one.value - two.value) / np.sqrt(one.variance + two.variance))
     worst = int(apart.argmax())
     if apart[worst] > MOST_APART:
-        level = tree.spine.levels[number]
         raise FormatError(
-            f"{tree.product.name}: what was measured of {level.name} {level.geocodes[worst].decode()} and "
-            f"{what} differ about its total by more than {int(apart[worst]):,} standard deviations, more "
-            "than chance: "
-            "they are of two censuses, of two vintages, or of another hierarchy than was measured."
+            f"{where} {codes[worst].decode()} and {what} differ about its total by more than "
+            f"{int(apart[worst]):,} standard deviations, more than chance: they are of two censuses, of two "
+            "vintages, or of another hierarchy than was measured."
         )
 
 

@@ -14,12 +14,13 @@ import pyarrow as pa
 from opendas.arrays import Floats, Ints
 from opendas.errors import ConfigError
 from opendas.files.area_files import AreaWeights, Blocks, read_area_file, read_plans
+from opendas.files.parquet import write_batches
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.tables.cells import Table, check_held, find_table, product_table
 from opendas.tables.counting import count_table
 from opendas.tables.interval_tables import DEFAULT_CONFIDENCE
 from opendas.tables.replicate_margins import Replicated, number_of_replicates, table_margins
-from opendas.tables.tabulate import stamped, variables_of, write_arrow, write_cells
+from opendas.tables.tabulate import stamped, variables_of, write_cells
 
 
 def write_plans(
@@ -69,7 +70,8 @@ def write_plans(
     if fmt == "csv":
         write_cells(file, batches)
     else:
-        write_arrow(file, batches, {"format": "opendas table of areas 1", "stamps": list(stamps)})
+        metadata = {"format": "opendas table of areas 1", "stamps": list(stamps)}
+        write_batches(file, batches, metadata=metadata)
     return file
 
 

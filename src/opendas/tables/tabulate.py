@@ -31,7 +31,7 @@ from opendas.custody.folders import atomic_file
 from opendas.errors import ConfigError
 from opendas.files.nmf.reading import MeasurementFile
 from opendas.files.nmf.release_tree import noisy_tree
-from opendas.files.parquet import bytes_column, parquet_sink
+from opendas.files.parquet import bytes_column, write_batches
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.geography.frame import Grouping
 from opendas.intervals.answers import Intervals
@@ -282,19 +282,10 @@ def write_table(request: TableRequest, fmt: str, folder: Path) -> Path:
     path = folder / file_name(request.stem, fmt)
     batches = table_batches(request)
     if fmt == "parquet":
-        write_arrow(path, batches, _metadata(request))
+        write_batches(path, batches, metadata=_metadata(request))
     else:
         write_cells(path, _named(request, batches))
     return path
-
-
-def write_arrow(path: Path, batches: Iterator[pa.Table], metadata: dict[str, object]) -> None:
-    """Write batches of one schema, at least one, as Parquet."""
-    first = next(batches)
-    with parquet_sink(path, first.schema, metadata=metadata) as sink:
-        sink.write(first)
-        for batch in batches:
-            sink.write(batch)
 
 
 def write_cells(path: Path, batches: Iterator[pa.Table]) -> None:
@@ -434,7 +425,7 @@ def write_long(
         "confidence": str(DEFAULT_CONFIDENCE),
         "stamps": list(dict.fromkeys(stamp for one in requests for stamp in one.released.stamps)),
     }
-    write_arrow(path, batches, metadata)
+    write_batches(path, batches, metadata=metadata)
     return path
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import duckdb
@@ -258,6 +259,47 @@ def test_a_missing_part_is_named(published: Path, capsys, caplog) -> None:
     capsys.readouterr()
     assert guarded(cli, ["nmf", str(published / "pl94-persons")]) == 1
     assert "They differ most at block_group" in capsys.readouterr().out
+
+
+def test_file_sets_as_they_lie(published: Path, tmp_path: Path, capsys, caplog) -> None:
+    """Divided by state and county into parts with long names, with what programs and copies leave there."""
+    file, asked = published / "pl94-persons", ["--query", "votingage", "--geolevel", "tract", "--json"]
+    assert guarded(cli, ["interval", str(file), *asked]) == 0
+    told = json.loads(capsys.readouterr().out)["rows"]
+    for part in parts(file):
+        table = pq.read_table(part, partitioning=None)
+        for number in range(len(table)):
+            to = part.parent / f"County={number % 2}" / f"part-{number:05d}-c000.snappy.parquet"
+            to.parent.mkdir(exist_ok=True)
+            pq.write_table(table.slice(number, 1), to)
+        pq.write_table(table.slice(0, 0), part)
+        (part.parent / "_SUCCESS").touch()
+        pq.write_metadata(table.schema, part.parent / "_metadata")
+        for name in (".part-00000.parquet.crc", "._part-00000.parquet", ".hidden/part.parquet"):
+            (part.parent / name).parent.mkdir(exist_ok=True)
+            (part.parent / name).write_bytes(b"no Parquet")
+        (part.parent / "more.parquet").mkdir()
+    for state in ([], ["--state", "RI"]):
+        assert guarded(cli, ["interval", str(file), *asked, *state]) == 0
+        rows = json.loads(capsys.readouterr().out)["rows"]
+        assert [row["geocode"] + row["cell"] for row in rows] == [
+            row["geocode"] + row["cell"] for row in told
+        ]
+        for name in ("estimate", "variance", "lower", "upper"):
+            assert [row[name] for row in rows] == pytest.approx([row[name] for row in told], abs=1e-9)
+    assert not caplog.records
+    (file / "Block.parquet" / "DPQuery" / "part-1.parq").write_bytes(b"")
+    assert guarded(cli, ["interval", str(file), *asked]) == 0
+    assert "Block.parquet/DPQuery: part-1.parq is no .parquet file and is not read" in caplog.text
+    shutil.rmtree(file / "Block.parquet" / "DPQuery")
+    capsys.readouterr()
+    assert guarded(cli, ["interval", str(file), *asked]) == 0
+    assert "block: no answer of this geolevel is in the file" in caplog.text
+    assert guarded(cli, ["nmf", str(file)]) == 0
+    assert "or the folder DPQuery is missing" in capsys.readouterr().out
+    (file / "Tract.parquet" / "DPQuery" / "part-2.parquet").symlink_to(tmp_path / "nowhere")
+    assert guarded(cli, ["nmf", str(file)]) == 3
+    assert "Tract.parquet/DPQuery: part-2.parquet: no such file" in capsys.readouterr().err
 
 
 def test_export_refuses(release: Path, published: Path, tmp_path: Path, capsys) -> None:

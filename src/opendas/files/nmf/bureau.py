@@ -12,7 +12,8 @@ Axes: ``g`` geounits of a geolevel in spine order, ``q`` query groups, ``r`` row
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from opendas.errors import FormatError
 from opendas.files.addresses import RemotePath
 from opendas.files.parquet import one_array, open_parquet, reads_file, to_bytes
 from opendas.schema.query_groups import QueryGroup
+
+log = logging.getLogger(__name__)
 
 SPINES = (
     ("US", "State", "County", "Tract_Group", "Tract", "Block_Group", "Block"),
@@ -138,15 +141,25 @@ def read_bureau_levels(
 
 
 def _parts(folder: Path, state: str | None) -> tuple[Path, ...]:
-    """Return the files of a folder; those of one state, and of several, if one is wanted."""
-    files: tuple[Path, ...]
+    """Return the files of a folder; those of one state, and of several, if one is wanted.
+
+    Names that begin with a dot or an underscore are no part of the data, as for other readers of Parquet.
+    """
+    there: Iterable[Path]
     if isinstance(folder, RemotePath):
-        files = tuple(file for file in folder.files() if file.suffix == ".parquet")
+        there = folder.files()
     else:
-        files = tuple(sorted(folder.glob("**/*.parquet"))) if folder.is_dir() else ()
-    return tuple(
-        file for file in files if state is None or _state_of(file.relative_to(folder)) in ("", state)
-    )
+        there = (file for file in folder.rglob("*") if not file.is_dir())
+    found = []
+    for file in sorted(there):
+        below = file.relative_to(folder)
+        if any(part[0] in "._" for part in below.parts) or (state and _state_of(below) not in ("", state)):
+            continue
+        if file.suffix == ".parquet":
+            found.append(file)
+        else:
+            log.warning("%s/%s: %s is no .parquet file and is not read.", *folder.parts[-2:], below)
+    return tuple(found)
 
 
 def _read_level(

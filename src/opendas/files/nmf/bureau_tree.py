@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +56,12 @@ _COMPANION = "tenvacgq_dpq"
 _OCCUPIED = (0, 1, 2, 2)
 """Tenure of households of each of the first answers about all units: the occupied ones."""
 
+_USED = {f"hhgq_total_{side}_con" for side in ("lb", "ub")}
+_USED |= {"total_con", "pl94_con", "nurse_nva_0_con", "gq_vect_con"}
+"""Constraints that are read."""
+
 _TOTALS_ARE_EXACT = ("US", "State")
+_EXACT = {"total": "totals", "hhgq_vector": "numbers of housing units and group quarters"}
 _STATES = 51
 """With fewer states below it, the measurements of the nation say nothing about what is there."""
 
@@ -216,6 +221,9 @@ class BureauFile:
 
         One budget gives every way the same loss, whatever was bypassed; a part that is missing takes a piece.
         """
+        for level in noisy:
+            if not level.queries:
+                log.warning("%s: no answer of this geolevel is in the file.", level.geolevel)
         uneven = uneven_losses(self.spine, [level.losses.sum(axis=1)[level.which] for level in noisy])
         if uneven is not None:
             leaf, number, least, most = uneven
@@ -249,11 +257,13 @@ class BureauFile:
             rows.append(row)
         queries_of = tuple(level.queries for level in noisy)
         answers = BureauAnswers(self.levels, queries_of, tuple(rows), self.progress)
+        query = product.workload.group("hhgq_vector")
+        told = ((i, _exact(level, "gq_vect_con", query.size)) for i, level in enumerate(self.levels))
+        exact, invariants = _held(self, query, {i: units for i, units in told if units is not None})
         none = [np.zeros((len(level.geocodes), 0), dtype=np.int64) for level in self.levels]
-        table = ConstraintTable(
-            (), bound_cells(product), product.possible, tuple(LevelConstraints(x, x, ()) for x in none)
-        )
-        product = dataclasses.replace(product, invariants=())
+        held = tuple(LevelConstraints(x, x, units) for x, units in zip(none, exact, strict=True))
+        table = ConstraintTable((), bound_cells(product), product.possible, held)
+        product = dataclasses.replace(product, invariants=invariants)
         return NoisyTree(product, self.frame, self.spine, tuple(noisy), table, answers)
 
     def _queries(self, level: BureauLevel) -> tuple[dict[str, QueryGroup], bool]:
@@ -379,9 +389,8 @@ def _have_all_people(
     levels: Sequence[BureauLevel], states: Sequence[str], totals: PublicTotals | None
 ) -> bool:
     """Return whether exact totals of these states sum to that of the nation: then there is no other."""
-    nation, own = (_values(level, "total_con", 1) for level in levels[:2])
-    given = None if totals is None else totals.states(states)
-    exact = own if own is not None and not np.any(own < 0) else given
+    nation, own = (_exact(level, "total_con", 1) for level in levels[:2])
+    exact = own if own is not None or totals is None else totals.states(states)
     return nation is not None and exact is not None and int(nation.sum()) == int(exact.sum())
 
 
@@ -474,8 +483,8 @@ def _constraints(file: BureauFile, margin: Margin | None) -> tuple[ConstraintTab
     totals: dict[int, Ints] = {}
     joint: dict[int, JointTotal] = {}
     for number, level in enumerate(levels):
-        total = _values(level, "total_con", 1)
-        if total is not None and not np.any(total < 0):
+        total = _exact(level, "total_con", 1)
+        if total is not None:
             totals[number] = total
         tied = _tied_totals(level, product, public) if level.folder in _TOTALS_ARE_EXACT else None
         if isinstance(tied, JointTotal):
@@ -495,22 +504,7 @@ def _constraints(file: BureauFile, margin: Margin | None) -> tuple[ConstraintTab
                 "the measurement file, which holds them exactly: these are totals of another census."
             )
         totals[last] = at_leaf[:, None]
-    lowest = max(totals, default=None)
-    held: list[tuple[InvariantAnswers, ...]] = [() for _ in levels]
-    invariants: tuple[Invariant, ...] = ()
-    if lowest is not None:
-        answers = totals[lowest]
-        invariants = (Invariant("total", spine.names[lowest]),)
-        for number in range(lowest, -1, -1):
-            if number in totals and not np.array_equal(totals[number], answers):
-                raise FormatError(
-                    f"{levels[number].folder}.parquet: exact totals are not the sums of those of "
-                    f"{levels[lowest].folder}.parquet."
-                )
-            name = f"total@{spine.names[lowest]}"
-            held[number] = (InvariantAnswers(name, own.workload.group("total"), answers),)
-            if number:
-                answers = np.add.reduceat(answers, spine.child_starts(number - 1)[:-1], axis=0)
+    held, invariants = _held(file, own.workload.group("total"), totals)
     table = ConstraintTable(
         tuple(bound.name for bound in own.bounds),
         bound_cells(own),
@@ -521,6 +515,31 @@ def _constraints(file: BureauFile, margin: Margin | None) -> tuple[ConstraintTab
         ),
     )
     return table, dataclasses.replace(own, invariants=invariants)
+
+
+def _held(
+    file: BureauFile, query: QueryGroup, answers: Mapping[int, Ints]
+) -> tuple[list[tuple[InvariantAnswers, ...]], tuple[Invariant, ...]]:
+    """Return what is exact at every geolevel, and the invariant of the lowest where the file says it.
+
+    `answers`: by number of the geolevel. Those above the lowest must be sums of it.
+    """
+    spine, levels = file.spine, file.levels
+    held: list[tuple[InvariantAnswers, ...]] = [() for _ in levels]
+    if not answers:
+        return held, ()
+    lowest = max(answers)
+    invariant, sums = Invariant(query.name, spine.names[lowest]), answers[lowest]
+    for number in range(lowest, -1, -1):
+        if number in answers and not np.array_equal(answers[number], sums):
+            raise FormatError(
+                f"{levels[number].folder}.parquet: exact {_EXACT[query.name]} are not the sums of those of "
+                f"{levels[lowest].folder}.parquet."
+            )
+        held[number] = (InvariantAnswers(invariant.name, query, sums),)
+        if number:
+            sums = np.add.reduceat(sums, spine.child_starts(number - 1)[:-1], axis=0)
+    return held, (invariant,)
 
 
 def _bounded(product: Product, margin: Margin | None) -> tuple[Product, Ints]:
@@ -547,9 +566,9 @@ def _tied_totals(
     follow each other.
     """
     states, group = np.unique([code[-2:] for code in level.geocodes.tolist()], return_inverse=True)
-    counts = _values(level, "pl94_con", pl94_persons().schema.size)
+    counts = _exact(level, "pl94_con", pl94_persons().schema.size)
     whole = None
-    if counts is not None and not bool(np.any(counts < 0)):
+    if counts is not None:
         sums: Ints = counts.sum(axis=1, keepdims=True)
         if level.folder == "US":
             return sums
@@ -607,11 +626,16 @@ def _values(level: BureauLevel, name: str, size: int) -> Ints | None:
     return found
 
 
+def _exact(level: BureauLevel, name: str, size: int) -> Ints | None:
+    """Return a constraint's values, int64 (g, size); None where not every geounit has them."""
+    found = _values(level, name, size)
+    return None if found is None or bool(np.any(found < 0)) else found
+
+
 def _warn_unknown(level: BureauLevel) -> None:
-    known = {"total_con", "pl94_con", "nurse_nva_0_con", "hhgq_total_lb_con", "hhgq_total_ub_con"}
     others = sorted(
         name
-        for name in set(level.constraints.names) - known
+        for name in set(level.constraints.names) - _USED
         if not re.fullmatch(r"relgq\d+_.*_con", name)  # the edits of ages, which the product declares
     )
     if others:

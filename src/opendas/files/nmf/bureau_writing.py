@@ -22,7 +22,7 @@ import pyarrow as pa
 from opendas.arrays import Codes, Ints
 from opendas.constraints.table import PublicCounts
 from opendas.errors import ConfigError
-from opendas.files.parquet import bytes_column, parquet_sink, text_column
+from opendas.files.parquet import bytes_column, text_column, write_batches
 from opendas.geography.spine import Spine
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.sampling.laws import DiscreteGaussian
@@ -48,6 +48,7 @@ _COLUMN = {"occupancy": "h1"}
 
 _PLAIN = ("query_shape.list.element", "value.list.element")
 """R's nanoparquet (0.5.1.9000) reads other numbers where lists have dictionaries, or 64 bits."""
+_BOUNDS = ("geocode", "query_name")
 _VALUES_AT_ONCE = 1 << 20
 _MOST = (1 << 31) - 1
 """An upper bound: more people than there are. Published bounds are a number for each facility."""
@@ -151,8 +152,8 @@ def write_bureau_file(tree: NoisyTree, folder: Path, companion: NoisyTree | None
         for part, start, stop in _parts(tree.spine, number, codes):
             for kind, of, sign in (("DPQuery", _measured, False), ("Constraint", _constraints, True)):
                 path, schema = base / kind / part / "part-00000.parquet", _schema(trees, sign=sign)
-                tables = (of(each, number, start, stop, codes) for each in trees)
-                if _write(path, schema, map(partial(_whole, schema), itertools.chain.from_iterable(tables))):
+                tables = itertools.chain.from_iterable(of(each, number, start, stop, codes) for each in trees)
+                if write_batches(path, map(partial(_whole, schema), tables), plain=_PLAIN, bounds=_BOUNDS):
                     written.append(path)
     return written
 
@@ -189,19 +190,6 @@ def _schema(trees: Sequence[NoisyTree], *, sign: bool) -> pa.Schema:
         [(name, pa.string()) for name in texts]
         + [("query_shape", lists), ("value", lists), ("variance", pa.float32())]
     )
-
-
-def _write(path: Path, schema: pa.Schema, tables: Iterator[pa.Table]) -> bool:
-    """Write a file of several row groups; False, and no file, where there is no row."""
-    first = next(tables, None)
-    if first is None:
-        return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with parquet_sink(path, schema, plain=_PLAIN, bounds=("geocode", "query_name")) as sink:
-        sink.write(first)
-        for table in tables:
-            sink.write(table)
-    return True
 
 
 def _measured(
@@ -286,7 +274,7 @@ def _constraints(
             texts.append(["total_con", "=", *axes, one])
             blocks.append(partial(_rows, held.answers))
         if held.query.name == "hhgq_vector":
-            texts.append(["gq_vect_con", "=", "hhgq_vector", [held.query.size]])
+            texts.append(["gq_vect_con", "=", held.query.name, [held.query.size]])
             blocks.append(partial(_rows, held.answers))
     if table.joint is not None and len(np.unique(table.joint.group)) == len(table.joint.group):
         texts.append(["total_con", "=", *axes, one])  # of one part each, so that it is that part's
@@ -295,11 +283,12 @@ def _constraints(
         texts.append(["pl94_con", "=", *_texts(product, table.tied.query)[1:]])
         blocks.append(partial(_tied, table.tied))
     if table.tied is not None and product.layout == "tenvacgq":
-        texts += [
-            ["h1_toth1vacant_con", "=", "vacant", [1]],
-            ["gq_vect_con", "=", "hhgq_vector", [table.tied.query.size - 1]],
-        ]
-        blocks.append(partial(_units, table.tied))
+        units = product.workload.group("hhgq_vector")
+        texts.append(["h1_toth1vacant_con", "=", "vacant", [1]])
+        blocks.append(partial(_vacant, table.tied))
+        if all(held.query.name != units.name for held in table.invariants):
+            texts.append(["gq_vect_con", "=", units.name, [units.size]])
+            blocks.append(partial(_units, table.tied))
     if product.layout == "persons":
         hhgq = ["hhgq", *axes[1:], [len(product.schema.attributes[0].levels), *one[1:]]]
         if product.bounds:
@@ -331,10 +320,14 @@ def _rows(values: Ints, first: int, last: int) -> Ints:
     return values[first:last]
 
 
+def _vacant(tied: PublicCounts, first: int, last: int) -> Ints:
+    return _tied(tied, first, last)[:, :1]
+
+
 def _units(tied: PublicCounts, first: int, last: int) -> Ints:
-    """Return vacant units; then all housing units, and the group quarters of each type."""
+    """Return all housing units, and the group quarters of each type."""
     vacant, occupied, quarters = np.split(_tied(tied, first, last), (1, 2), axis=1)
-    return np.concatenate([vacant, vacant + occupied, quarters], axis=1)
+    return np.concatenate([vacant + occupied, quarters], axis=1)
 
 
 def _tied(tied: PublicCounts, first: int, last: int) -> Ints:

@@ -103,9 +103,10 @@ class FileSummary:
         for level in self.levels:
             unasked = len(level.which) - int(np.count_nonzero(level.spent))
             if unasked:
+                or_else = "; or the folder DPQuery is missing" if unasked == len(level.which) else ""
                 found.append(
                     f"{level.geolevel}: {unasked:,} of {len(level.which):,} geounits were not asked "
-                    "(bypassed: their budget is a level higher or lower)"
+                    f"(bypassed: their budget is a level higher or lower{or_else})"
                 )
         if self.layout == "census-bureau":
             found.append("places and districts: a block's code tells state, county, tract and block group")

@@ -18,7 +18,7 @@ from opendas.arrays import Codes, Floats, Ints
 from opendas.errors import ConfigError
 from opendas.files.nmf.bureau_answers import BureauAnswers
 from opendas.files.nmf.reading import Answers
-from opendas.files.parquet import bytes_column, parquet_sink
+from opendas.files.parquet import bytes_column, write_batches
 from opendas.files.release_folder import ReleasedProduct
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.schema.query_groups import QueryGroup
@@ -75,18 +75,13 @@ def write_tidy(source: ReleasedProduct | NoisyTree, folder: Path) -> tuple[tuple
             continue
         name = "+".join(quote(factor, safe="") for factor in query.split(" * "))
         path = folder / table.geolevel / f"{name}.parquet"
-        batches = _batches(table)
-        first = next(batches)
         metadata: dict[str, object] = {
             "format": "opendas tidy measurements 1",
             "geolevel": table.geolevel,
             "query": query,
             "stamps": list(stamps),
         }
-        with parquet_sink(path, first.schema, metadata=metadata) as sink:
-            sink.write(first)
-            for batch in batches:
-                sink.write(batch)
+        write_batches(path, _batches(table), metadata=metadata)
         paths.append(path)
     if not paths and not left_out:
         raise ConfigError(f"{source.product.name}: there are no noisy measurements.")

@@ -23,6 +23,8 @@ from opendas.files.nmf.bureau_tree import uneven_losses
 from opendas.geography.spine import Shares, Spine
 from opendas.intervals.noisy_tree import NoisyLevel
 from opendas.privacy.exact import format_fraction
+from opendas.runs.config.product_file import load_product
+from opendas.runs.config.resolve import is_of_second
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.product import Product
 
@@ -40,37 +42,58 @@ class StatedBudget:
     """A budget that a file may have been measured with."""
 
     words: str  # what it is called
-    rho: Fraction
+    rho: Fraction  # of a product and its second histogram together
     geolevels: Mapping[str, Fraction]
-    queries: Mapping[str, Mapping[str, Fraction]]  # by geolevel and query group, in the product's names
+    queries: Mapping[str, Mapping[str, Fraction]]  # by geolevel and query group of one of them, in its names
 
     @classmethod
-    def of_preset(cls, name: str, product: Product) -> StatedBudget:
-        """Return a preset."""
-        known, canonical = preset(name), product.workload.canonical
-        queries = {
-            level: {canonical(query): share for query, share in shares.items()}
-            for level, shares in known.queries.items()
-        }
-        return cls(f"the preset {name}", known.rho, known.geolevels, queries)
+    def of_preset(cls, name: str) -> dict[str, StatedBudget]:
+        """Return what a preset gives to its product, and to that one's second histogram, by their names."""
+        known = preset(name)
+        product = load_product(known.product)
+        found = {}
+        for each in (product, product.companion):
+            if each is None:
+                continue
+            queries = {
+                level: {
+                    each.workload.canonical(query): share
+                    for query, share in shares.items()
+                    if product.companion is None
+                    or is_of_second(query, product.companion) == (each is product.companion)
+                }
+                for level, shares in known.queries.items()
+            }
+            found[each.name] = cls(f"the preset {name}", known.rho, known.geolevels, queries)
+        return found
 
     def on(self, levels: Sequence[str], observed: float) -> Iterator[StatedBudget]:
         """Yield what it is on a spine with these levels: nothing where it does not know one of them.
 
         Of levels that the spine lacks the loss is left out, or, as a run that rescales shares has it, given
         to the others. Last comes the same shares of the total that was observed, if that is a plain fraction.
+        What another histogram has of it is not in what is yielded.
         """
         shares = {level: self.geolevels.get(level, Fraction(0)) for level in levels}
         kept = sum(shares.values(), Fraction(0))
         if not kept or any(share and level not in self.queries for level, share in shares.items()):
             return
-        shares = {level: share / kept for level, share in shares.items()}
-        queries = {level: self.queries[level] for level in levels if shares[level]}
-        part = "" if kept == 1 else ", but for the geolevels that are not here"
-        yield StatedBudget(f"{self.words}{part}", self.rho * kept, shares, queries)
+        own = {level: sum(self.queries[level].values(), Fraction(0)) for level in levels if shares[level]}
+        spent = {level: share / kept * own.get(level, 0) for level, share in shares.items()}
+        part = sum(spent.values(), Fraction(0))
+        if not part:
+            return
+        shares = {level: loss / part for level, loss in spent.items()}
+        queries = {
+            level: {query: share / own[level] for query, share in self.queries[level].items()}
+            for level in levels
+            if shares[level]
+        }
+        here = "" if kept == 1 else ", but for the geolevels that are not here"
+        yield StatedBudget(f"{self.words}{here}", self.rho * kept * part, shares, queries)
         words = f"the shares of {self.words}"
-        for rho in (self.rho, Fraction(observed).limit_denominator(_PLAIN)):
-            yield StatedBudget(f"{words} of rho = {format_fraction(rho)}", rho, shares, queries)
+        for rho in (self.rho, Fraction(observed / float(part)).limit_denominator(_PLAIN)):
+            yield StatedBudget(f"{words} of rho = {format_fraction(rho)}", rho * part, shares, queries)
 
     def spec(self) -> BudgetSpec:
         """Return it as a run file would state it."""
@@ -105,9 +128,10 @@ def implied_budget(
         [stated]
         if stated is not None
         else [
-            StatedBudget.of_preset(name, product)
+            budgets[product.name]
             for name in preset_names()
-            if preset(name).product == product.name
+            if product.name.startswith(preset(name).product)
+            and product.name in (budgets := StatedBudget.of_preset(name))
         ]
     )
     unlike = ""

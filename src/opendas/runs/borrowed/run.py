@@ -10,12 +10,13 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from opendas.arrays import Codes, Ints, rank_in_run
-from opendas.budget.presets import preset, preset_names
+from opendas.budget.presets import preset_names
 from opendas.budget.resolve import BudgetSpec
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table, invariant_geolevels
@@ -39,7 +40,6 @@ from opendas.readers.frame.official import places_of_blocks, with_headers
 from opendas.readers.pl94.reader import official_reader
 from opendas.readers.public_totals import read_public_totals
 from opendas.runs.borrowed.budget import StatedBudget, implied_budget
-from opendas.runs.config.product_file import load_product
 from opendas.runs.config.resolve import Resolved, refuse_posterior
 from opendas.runs.prepare import check_rules, tie_constraints
 from opendas.runs.run import Run, load
@@ -66,6 +66,7 @@ class BorrowedRun:
     stamps: tuple[str, ...]  # of the measurements, and of the release that the product is tied to
     # Where the geography comes from; None where the file's own codes are all that is known.
     geography: ReaderSpec | None = None
+    companion: BorrowedRun | None = None  # of the product's second histogram, which comes first
 
 
 def borrow(
@@ -74,7 +75,7 @@ def borrow(
     *,
     estimator: str = "topdown",
     frame: Sequence[Path] = (),
-    budget: StatedBudget | None = None,
+    budgets: Mapping[str, StatedBudget] | None = None,
     tie: Path | None = None,
 ) -> BorrowedRun:
     """Return the run that a file of noisy measurements of the Bureau's layout describes.
@@ -84,46 +85,64 @@ def borrow(
     - `frame`: public geography: official redistricting zips, of which the headers are read, or one table of
       blocks (CSV or Parquet: ``geocode`` or ``GEOID``, and a column for each entity category). Without it
       nothing is known of places and districts.
-    - `budget`: the budget that the file was measured with. By default the one that its variances tell.
-    - `tie`: ``release/`` of the redistricting release with which DHC persons agree in every geounit. Units of
-      the blocks are then its own, and so are areas where `frame` is not given.
+    - `budgets`: those that the file was measured with, by product. By default what its variances tell.
+    - `tie`: ``release/`` of the redistricting release with which persons, or units, of the DHC agree in every
+      geounit. Units of the blocks of persons are then its own, and so are areas where `frame` is not given.
 
     Raises `ConfigError` if the estimator cannot keep what the file holds exactly, or the release what it
     publishes; `PrivacyError` if the noise of the release came from a seed; `FormatError, GeographyError,
     DataError` if the file is not whole, or contradicts itself, the totals or the geography.
     """
-    tree = file.tree()
-    if not tree.levels[-1].queries:
-        raise FormatError(
-            "Block.parquet/DPQuery: no block was measured, or this part of the file is missing: microdata of "
-            "blocks cannot be made of what is above them."
-        )
-    for noisy in tree.levels:
-        if not noisy.queries:
-            log.warning("%s: no answer of this geolevel is in the file.", noisy.geolevel)
-    product = _held(tree)
     if estimator == BLOCK_BY_BLOCK:
         raise ConfigError(
             "estimator block-by-block uses what blocks were asked and nothing above them; published files "
             "have measurements at every geolevel. Use topdown, informed or posterior."
         )
+    run_of = partial(_borrowed, path, file, estimator, frame, budgets or {}, tie)
+    first = None if file.product.companion is None else run_of(file.companion(), None)
+    return run_of(file.tree(), first)
+
+
+def _borrowed(
+    path: Path,
+    file: BureauFile,
+    estimator: str,
+    frame: Sequence[Path],
+    budgets: Mapping[str, StatedBudget],
+    tie: Path | None,
+    tree: NoisyTree,
+    first: BorrowedRun | None,
+) -> BorrowedRun:
+    """Return the run of one histogram of a file; `first` is that of its companion, with which it agrees."""
+    if not tree.levels[-1].queries:
+        raise FormatError(
+            "Block.parquet/DPQuery: no block was measured, or this part of the file is missing: microdata of "
+            "blocks cannot be made of what is above them."
+        )
+    product = _held(tree)
+    if (tie is not None or first is not None) and estimator in (*WHOLE_TREE, POSTERIOR):
+        raise ConfigError(
+            f"estimator {estimator} fits all levels together and knows no counts of an earlier release. "
+            "Use topdown."
+        )
     if estimator == POSTERIOR:
         refuse_posterior(Mechanism.DISCRETE_GAUSSIAN, product, product.invariants, tree.spine.leaf.name)
+    if first is not None:  # it is tied to what is estimated of its companion, and not yet to a release
+        product, tie = replace(product, companion=first.run.product), None
     if tie is not None:
-        if estimator in WHOLE_TREE or estimator == POSTERIOR:
-            raise ConfigError(
-                f"estimator {estimator} fits all levels together and knows no counts of an earlier release. "
-                "Use topdown."
-            )
         product = replace(product, tie=tie_to(tie, product, tree.frame.geolevels))
     geography = _geography(frame, product)
-    known = _known_frame(tree, product, geography, tie)
+    known = first.run.frame if first is not None else _known_frame(tree, product, geography, tie)
     spine = _official(tree.spine, known)
-    spec, spine = implied_budget(product, spine, tree.levels, budget)
+    spec, spine = implied_budget(product, spine, tree.levels, budgets.get(product.name))
     listing, digest = list_of_files(path, _files(file))
     published = PublishedFile(path.resolve().name, listing.count("\n"), digest)
-    resolved = _resolved(product, file.product, spec, known, spine, estimator, published)
-    if tie is not None and _units_are_from_records(tie):
+    declared = file.product if product.name == file.product.name else file.product.companion
+    assert declared is not None
+    resolved = _resolved(product, declared, spec, known, spine, estimator, published)
+    if first is not None:
+        resolved = replace(resolved, companion=first.run.resolved)
+    if tie is not None and product.layout == "dhc-persons" and _units_are_from_records(tie):
         resolved = replace(resolved, domain=replace(resolved.domain, units=Provenance.FROM_RECORDS))
     run = Run(path, replace(resolved, tied=tie)).on_frame(known, spine)
     constraints = bound_table(product, known, spine, _exact(tree, product, spine))
@@ -132,8 +151,9 @@ def borrow(
     check_feasible(product, spine, constraints)
     check_rules(run, constraints)
     earlier = () if run.product.tied is None else run.product.tied.stamps
-    stamps = tuple(dict.fromkeys((*stamps_beside(path, product.name), *earlier)))
-    return BorrowedRun(run, tree, constraints, listing, stamps, geography)
+    before = () if first is None else first.stamps
+    stamps = tuple(dict.fromkeys((*stamps_beside(path, file.product.name), *before, *earlier)))
+    return BorrowedRun(run, tree, constraints, listing, stamps, geography, first)
 
 
 def borrow_together(
@@ -152,12 +172,12 @@ def borrow_together(
     - `totals`: published table or redistricting zip. By default totals of states are those of `tie`, if they
       are exact there.
     - `budgets`: presets, or run files, one for a product at most.
-    - `tie`: redistricting release, for DHC persons.
+    - `tie`: redistricting release, for the DHC.
 
     Raises `ConfigError` if a product is there twice, or a budget is of none of the products; `FormatError` if
     the files are of different blocks, or differ about their housing units, which both hold exactly.
     """
-    stated = dict(map(_stated, budgets))
+    stated = {name: budget for text in budgets for name, budget in _stated(text).items()}
     release = None if tie is None else release_path(tie)
     public = _exact_totals(release) if totals is None else read_public_totals(totals)
     found: dict[str, BorrowedRun] = {}
@@ -170,38 +190,49 @@ def borrow_together(
                 f"{path}: measurements of {name} are there twice; files of two censuses, or of two vintages, "
                 "are estimated one at a time."
             )
-        stated_here = stated.pop(name, None)
+        second = file.product.companion
+        names = (name,) if second is None else (name, second.name)
+        given = {one: stated.pop(one) for one in names if one in stated}
         found[name] = borrow(
-            path, file, estimator=estimator, frame=frame, budget=stated_here, tie=release if tied else None
+            path, file, estimator=estimator, frame=frame, budgets=given, tie=release if tied else None
         )
         _check_alike(found[name].run, next(iter(found.values())).run)
-    if release is not None and not any(one.run.product.tied for one in found.values()):
+    if release is not None and not any((one.companion or one).run.product.tied for one in found.values()):
         raise ConfigError(
             f"--tie: none of {', '.join(found)} agrees with a redistricting release; leave it out."
         )
     if stated:
         raise ConfigError(f"--budget: of {', '.join(stated)}, and the files are of {', '.join(found)}.")
     units = {name: counts for one in found.values() for name, counts in one.run.frame.units.items()}
-    return tuple(replace(one, run=_with_units(one.run, units)) for one in found.values())
+    return tuple(_with_units(one, units) for one in found.values())
 
 
-def _with_units(run: Run, units: Mapping[str, Ints]) -> Run:
-    """Return the run on a frame that knows units: the file of units says nothing of group quarters."""
-    return run.on_frame(replace(run.frame, units=dict(units)), run.spine)
+def _with_units(borrowed: BorrowedRun, units: Mapping[str, Ints]) -> BorrowedRun:
+    """Return a run on a frame that knows units: the file of units says nothing of group quarters."""
+    run, first = borrowed.run, borrowed.companion
+    if units.keys() == run.frame.units.keys():
+        return borrowed
+    run = run.on_frame(replace(run.frame, units=dict(units)), run.spine)
+    tie_constraints(run, borrowed.constraints, seeded=False)  # more is known now that may contradict it
+    return replace(borrowed, run=run, companion=None if first is None else _with_units(first, units))
 
 
-def _stated(text: str) -> tuple[str, StatedBudget]:
-    """Return a budget that a user names, and the product that it is for."""
+def _stated(text: str) -> dict[str, StatedBudget]:
+    """Return a budget that a user names, by the products that it is for."""
     if text in preset_names():
-        product = load_product(preset(text).product)
-        return product.name, StatedBudget.of_preset(text, product)
+        return StatedBudget.of_preset(text)
     if not Path(text).is_file():
         raise ConfigError(
             f"--budget {text}: neither a preset nor a run file; the presets are {', '.join(preset_names())}."
         )
     run = load(text, need_input=False)
-    budget = run.budget
-    return run.product.name, StatedBudget(Path(text).name, budget.total, budget.geolevels, budget.queries)
+    return {
+        one.product.name: StatedBudget(
+            Path(text).name, one.budget.total, one.budget.geolevels, one.budget.queries
+        )
+        for one in (run, run.companion)
+        if one is not None
+    }
 
 
 def _check_alike(run: Run, first: Run) -> None:
@@ -230,23 +261,16 @@ def _opened(path: Path, state: str | None, totals: PublicTotals | None) -> Burea
             "County.parquet and so on. Measurements of a run of one's own are estimated by opendas estimate "
             "RUN.toml --out OUT."
         )
-    file = BureauFile.open(path, state, totals)
-    if file.product.layout not in ("persons", "units", "dhc-persons"):
-        raise ConfigError(
-            f"{path}: measurements of {file.product.name}; microdata are made of pl94-persons, pl94-units "
-            "and dhc-persons, of one histogram each. opendas interval answers questions about others."
-        )
-    return file
+    return BureauFile.open(path, state, totals)
 
 
 def _check_tie(path: Path, file: BureauFile, release: Path | None) -> bool:
     """Return whether a file is of a product that is tied to a redistricting release."""
-    tie = file.product.tie
+    tie = (file.product.companion or file.product).tie
     if tie is not None and release is None:
         raise ConfigError(
-            f"{path}: microdata of {file.product.name} agree with a release of {tie.product}, without which "
-            "the counts of the top are out of reach: give one with --tie. opendas estimate --from-nmf makes "
-            "one of the redistricting measurements."
+            f"{path}: microdata of {file.product.name} agree with a release of {tie.product}: give one with "
+            "--tie. opendas estimate --from-nmf makes one of the redistricting measurements."
         )
     return tie is not None
 
@@ -255,7 +279,10 @@ def _exact_totals(release: Path | None) -> PublicTotals | None:
     """Return the totals of states that a redistricting release publishes exactly, if it does."""
     if release is None:
         return None
-    released = ReleaseFolder(release)[pl94_persons().name]
+    folder = ReleaseFolder(release)
+    if pl94_persons().name not in folder:
+        return None
+    released = folder[pl94_persons().name]
     exact = [f"{one.query}@{one.geolevel}" for one in released.product.invariants]
     if "total@state" not in exact or "state" not in released.frame.geolevels:
         return None
@@ -300,15 +327,14 @@ def _geography(paths: Sequence[Path], product: Product) -> ReaderSpec | None:
 
 def _known_frame(tree: NoisyTree, product: Product, geography: ReaderSpec | None, tie: Path | None) -> Frame:
     """Return the file's blocks with the areas that public geography gives them, and their units."""
-    frame = tree.frame
-    if tie is None:
-        frame = replace(frame, units=_units(tree, product))
-    else:
-        earlier = ReleaseFolder(tie)[pl94_persons().name].frame
+    frame, units = tree.frame, {} if product.layout == "dhc-persons" else _units(tree, product)
+    if tie is not None and product.tie is not None:
+        earlier = ReleaseFolder(tie)[product.tie.product].frame
         place = places_of_blocks(frame, earlier.geocodes, str(tie))
-        units = {name: counts[place] for name, counts in earlier.units.items()}
+        units = units or {name: counts[place] for name, counts in earlier.units.items()}
         areas = {name: codes[place] for name, codes in earlier.entities.items()}
-        frame = replace(frame, units=units, entities=areas)
+        frame = replace(frame, entities=areas)
+    frame = replace(frame, units=units)
     if geography is None:
         return frame
     if geography.paths:
@@ -332,6 +358,8 @@ def _units(tree: NoisyTree, product: Product) -> dict[str, Ints]:
     leaf, order = tree.constraints.levels[-1], tree.spine.leaf_order
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
+    if product.layout == "tenvacgq":
+        return _units_by_type(tree, place)
     if not product.bounds:
         held = [one for one in leaf.invariants if one.query.name == "total"]
         return {"hu": held[0].answers[place, 0]} if held else {}
@@ -350,6 +378,19 @@ def _units(tree: NoisyTree, product: Product) -> dict[str, Ints]:
             )
         units[bound.column] = count[place]
     return units
+
+
+def _units_by_type(tree: NoisyTree, place: Ints) -> dict[str, Ints]:
+    """Return housing units, and group quarters of each type, which the file of DHC units holds exactly."""
+    held = [one for one in tree.constraints.levels[-1].invariants if one.query.name == "hhgq_vector"]
+    if not held:
+        raise FormatError(
+            "Block.parquet/Constraint: gq_vect_con is missing, or not there for every block. Without it "
+            "nobody knows where there are housing units and group quarters."
+        )
+    (query, answers) = held[0].query, held[0].answers[place]
+    columns = ("hu", *(query.row_label(row).partition("_")[0] for row in range(1, query.size)))
+    return {column: answers[:, row] for row, column in enumerate(columns)}
 
 
 def _official(spine: Spine, frame: Frame) -> Spine:

@@ -6,6 +6,7 @@ They are written as a run that measured writes them, so that estimation, checks 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,7 +55,7 @@ def estimate_published(
     Parameters
     ----------
     paths : sequence of path
-        Measurements of the redistricting product (persons, units or both) or of DHC persons, each a folder
+        Measurements of the redistricting product or of the DHC (persons, units or both), each a folder
         with ``State.parquet`` and so on.
     out : path
         Output folder: new, or with the other product.
@@ -69,7 +70,7 @@ def estimate_published(
     budget : sequence of str
         Presets or run files of the measurements; by default, inferred from their variances.
     tie : path, optional
-        Output folder with a release of ``pl94-persons``, with which DHC persons agree in every block.
+        Output folder with a redistricting release, with which the DHC agrees in every block.
     **options
         As for :func:`estimate`.
 
@@ -102,45 +103,48 @@ def estimate_borrowed(borrowed: BorrowedRun, out: Path, options: RunOptions) -> 
     """
     if any(map(is_bureau_folder, (out.resolve(), *out.resolve().parents))):
         raise ConfigError(f"--to {out}: it lies in a folder of noisy measurements; give one outside.")
-    _take(borrowed, out, options)
+    with Workspace(out, options.ledger, group_writable=options.group_writable) as space, ExitStack() as undo:
+        for one in (borrowed.companion, borrowed):
+            if one is not None:
+                _take(one, space, options, undo)
+        undo.pop_all()
     estimate(borrowed.run, out, options)
 
 
-def _take(borrowed: BorrowedRun, out: Path, options: RunOptions) -> None:
-    """Write measurements and public facts as a run that measured them would have."""
+def _take(borrowed: BorrowedRun, space: Workspace, options: RunOptions, undo: ExitStack) -> None:
+    """Write measurements and public facts as a run that measured them would have, with how to undo it."""
     run, name = borrowed.run, borrowed.run.product.name
     published = run.resolved.published
     assert published is not None
-    with (
-        Workspace(out, options.ledger, group_writable=options.group_writable) as space,
-        open_act(space, name, "estimate", options, options.workers) as act,
-    ):
+    with open_act(space, name, "estimate", options, options.workers) as act:
         if act.earlier is not None:
             if (act.earlier.input_tag, act.earlier.plan_digest) != (published.sha256, run.plan.digest()):
                 raise PrivacyError(
-                    f"{out} holds other measurements of {name}. Choose another output folder: a release "
-                    "says of what it was made."
+                    f"{space.out} holds other measurements of {name}. Choose another output folder: a "
+                    "release says of what it was made."
                 )
             return
         protection = ProtectionMap.of(run.plan, run.frame, borrowed.constraints)
         protection.check()
         folder = space.release / "measurements" / name
-        written = (space.release / "geography" / f"{name}.parquet", space.release / "run" / f"{name}.toml")
-        try:
-            read = [MeasuredTotals.none(len(level)) for level in run.spine.levels]
-            write_full(folder, run.plan, _draws(borrowed, read), partial(_reading, act.tell))
-            check_totals(borrowed.tree, read)
-            write_spine(folder / "spine.parquet", run.spine)
-            write_constraints(folder / "constraints.parquet", run.product, run.spine, borrowed.constraints)
-            write_atomic(folder / PUBLISHED_LIST, borrowed.listing.encode())
-            write_frame(written[0], replace(run.frame, functional_status={}), run.product)
-            _write_areas(borrowed, official_areas_path(space.release, name))
-            write_atomic(written[1], released_toml(run.resolved, run.budget).encode())
-        except BaseException:
-            remove_tree(folder)
-            for path in (*written, official_areas_path(space.release, name)):
-                remove_file(path)
-            raise
+        frame, areas, toml = (
+            space.release / "geography" / f"{name}.parquet",
+            official_areas_path(space.release, name),
+            space.release / "run" / f"{name}.toml",
+        )
+        for tree in (folder, space.state / name):
+            undo.callback(remove_tree, tree)
+        for path in (frame, areas, toml):
+            undo.callback(remove_file, path)
+        read = [MeasuredTotals.none(len(level)) for level in run.spine.levels]
+        write_full(folder, run.plan, _draws(borrowed, read), partial(_reading, act.tell))
+        check_totals(borrowed.tree, read)
+        write_spine(folder / "spine.parquet", run.spine)
+        write_constraints(folder / "constraints.parquet", run.product, run.spine, borrowed.constraints)
+        write_atomic(folder / PUBLISHED_LIST, borrowed.listing.encode())
+        write_frame(frame, replace(run.frame, functional_status={}), run.product)
+        _write_areas(borrowed, areas)
+        write_atomic(toml, released_toml(run.resolved, run.budget).encode())
         act.clock.lap("read measurements")
         space.save_state(
             RunState(

@@ -343,23 +343,25 @@ def _with_companion(
     return replace(found, product=both, reader=reader, budget=budget, companion=first)
 
 
+def is_of_second(query: str, companion: Product) -> bool:
+    """Return whether a query group in a budget is of the second histogram: all its attributes are."""
+    return all(factor.strip() in companion.workload.positions for factor in query.split("*"))
+
+
 def _parts(whole: Resolved, companion: Product) -> tuple[BudgetSpec, BudgetSpec]:
     """Share a budget out: query groups of the companion's attributes are the companion's, the others not."""
     spec, mine, theirs = whole.budget, whole.product.workload, companion.workload
 
-    def is_theirs(name: str) -> bool:
-        return all(factor.strip() in theirs.positions for factor in name.split("*"))
-
     def canonical(name: str) -> str:
-        if not is_theirs(name):
+        if not is_of_second(name, companion):
             return mine.canonical(name)
         found = theirs.canonical(name)
         return " * ".join(companion.schema.names) if found == "detailed" else found
 
     budget = resolve_budget(spec, whole.levels, canonical, whole.stand_ins)
     names = dict.fromkeys(name for shares in budget.queries.values() for name in shares)
-    own = {name: name for name in names if not is_theirs(name)}
-    second = {name: theirs.canonical(name) for name in names if is_theirs(name)}
+    own = {name: name for name in names if not is_of_second(name, companion)}
+    second = {name: theirs.canonical(name) for name in names if name not in own}
     for product, queries in ((whole.product, own), (companion, second)):
         if not queries:
             raise BudgetError(
