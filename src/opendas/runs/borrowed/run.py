@@ -129,10 +129,11 @@ def _borrowed(
         refuse_posterior(Mechanism.DISCRETE_GAUSSIAN, product, product.invariants, tree.spine.leaf.name)
     if first is not None:  # it is tied to what is estimated of its companion, and not yet to a release
         product, tie = replace(product, companion=first.run.product), None
+    units = {} if product.layout == "dhc-persons" else _units(tree, product)  # of persons, the release's
     if tie is not None:
         product = replace(product, tie=tie_to(tie, product, tree.frame.geolevels))
     geography = _geography(frame, product)
-    known = first.run.frame if first is not None else _known_frame(tree, product, geography, tie)
+    known = first.run.frame if first is not None else _known_frame(tree, product, geography, tie, units)
     spine = _official(tree.spine, known)
     spec, spine = implied_budget(product, spine, tree.levels, budgets.get(product.name))
     listing, digest = list_of_files(path, _files(file))
@@ -325,9 +326,15 @@ def _geography(paths: Sequence[Path], product: Product) -> ReaderSpec | None:
     return ReaderSpec("histogram", (), product, frame=paths[0], geocode=geocode)
 
 
-def _known_frame(tree: NoisyTree, product: Product, geography: ReaderSpec | None, tie: Path | None) -> Frame:
+def _known_frame(
+    tree: NoisyTree,
+    product: Product,
+    geography: ReaderSpec | None,
+    tie: Path | None,
+    units: Mapping[str, Ints],
+) -> Frame:
     """Return the file's blocks with the areas that public geography gives them, and their units."""
-    frame, units = tree.frame, {} if product.layout == "dhc-persons" else _units(tree, product)
+    frame = tree.frame
     if tie is not None and product.tie is not None:
         earlier = ReleaseFolder(tie)[product.tie.product].frame
         place = places_of_blocks(frame, earlier.geocodes, str(tie))
