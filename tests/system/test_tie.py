@@ -318,6 +318,19 @@ def test_a_tie_that_cannot_be_is_refused(
     assert expected in " ".join(said.split())
 
 
+def test_a_release_of_another_state_is_no_tie(world: Path, tmp_path: Path) -> None:
+    text = (world / "tied.toml").read_text().replace('"first"', f'"{world / "first"}"')
+    (tmp_path / "fine.toml").write_text(FINE)
+    (tmp_path / "tied.toml").write_text(text)
+    for name in ("frame.csv", "fine.csv"):
+        head, *rows = (world / name).read_text().splitlines()
+        (tmp_path / name).write_text("\n".join([head, *(f"9{row[1:]}" for row in rows)]) + "\n")
+    found, said = opendas("run", tmp_path / "tied.toml", "--out", tmp_path / "out", "--seed", 3)
+    assert found == 3, said
+    assert "is a release of another frame" in " ".join(said.split())
+    assert not (tmp_path / "out/release").exists()
+
+
 def test_a_real_run_is_not_tied_to_a_seeded_release(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,8 @@ def test_an_unknown_product_names_the_nearest() -> None:
         ('["black", "other"] }', '["black", "othr"] }', "'othr' is no level of 'group'"),
         ('"broad * age"', '"broad * group"', "uses one attribute twice"),
         ('"broad * age"', '"sex"', "line 12, field queries.groups.2: query group 'sex'"),
+        ('"broad * age"', '"braod * age"', "field queries.groups.2: query group 'braod * age'"),
+        ('"broad * age"', '"braod * age"', "did you mean broad?"),
         ('age = ["under18"]', 'age = ["under81"]', "did you mean under18?"),
         ('age = ["under18"]', 'agee = ["under18"]', "no attribute or recode 'agee'; did you mean age?"),
         ('cell = "18plus*other"', 'cell = "18plus"', "query 'age * broad' has no cell '18plus'"),

@@ -16,7 +16,7 @@ import opendas.runs.machine as machine
 import opendas.runs.progress.forecast as module
 from opendas.cli.main import main
 from opendas.errors import EnvironmentFailure
-from opendas.runs.progress.forecast import check_room, forecast_run, measure_small_run
+from opendas.runs.progress.forecast import check_families, check_room, forecast_run, measure_small_run
 from opendas.runs.run import Run, load
 from opendas.schema.attributes import Schema
 
@@ -144,6 +144,31 @@ def test_too_little_memory_is_a_warning(run: Run, tmp_path: Path, monkeypatch: p
     assert "Fewer --workers" in warning
     (warning,) = check_room(replace(needed, workers=1), tmp_path)
     assert "Fewer" not in warning
+
+
+def test_a_family_whose_answers_memory_cannot_hold_is_refused_before_a_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = mini(tmp_path, blocks=10).plan
+    monkeypatch.setattr(module, "MANY_CELLS", 5)
+    monkeypatch.setattr(module, "CHILD_CELL", 2.0**20)
+    family = module._largest_family(plan, 1e9)
+    assert (plan.spine.names[family.level], family.children) == ("block", 10)
+    room(monkeypatch, disk=10_000, memory=family.bytes / 2**21)
+    check_families(plan, 1e9)
+    room(monkeypatch, disk=10_000, memory=4.5 * family.cells)
+    answers = 10 * round(family.cells)
+    with pytest.raises(EnvironmentFailure, match=f"detailed at geolevel block: .* {answers} noisy") as caught:
+        check_families(plan, 1e9)
+    assert "nothing was drawn" in str(caught.value)
+    assert "no geounit has more than 4 children" in str(caught.value)
+    room(monkeypatch, disk=10_000, memory=1.0)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", str(tmp_path / "run.toml"), "--out", str(tmp_path / "out"), "--seed", "1"])
+    assert ended.value.code == EnvironmentFailure.exit_code
+    assert "estimated together" in capsys.readouterr().err
+    assert not list((tmp_path / "out").rglob("ledger.jsonl"))
+    assert not (tmp_path / "out/release").exists()
 
 
 MANY_ATTRIBUTES = """

@@ -30,7 +30,7 @@ from opendas.runs.account import tagger_of
 from opendas.runs.act import Act, Charged, Planned
 from opendas.runs.machine import check_cells
 from opendas.runs.options import RunOptions
-from opendas.runs.progress.forecast import check_room, forecast_run
+from opendas.runs.progress.forecast import check_families, check_room, forecast_run
 from opendas.runs.run import Run
 from opendas.runs.simulated.sparse import sparse_warning
 from opendas.runs.workspace import RunState
@@ -218,7 +218,7 @@ def _shared_number(run: Run, counts: ExactCounts) -> int | None:
 
 
 def _check_room(act: Act[RunOptions], run: Run, records: int | None, *, estimates: bool) -> None:
-    """Say what the run will need, and refuse one whose outputs the disk certainly cannot hold.
+    """Say what the run will need; refuse one that disk or memory certainly cannot hold.
 
     Anyone who watches is also told where the table is too sparse for its budget: now, before it is charged.
     """
@@ -230,6 +230,8 @@ def _check_room(act: Act[RunOptions], run: Run, records: int | None, *, estimate
     forecast = forecast_run(
         run.plan, run.resolved.estimator, workers, full=full, estimates=estimates, records=records
     )
+    if estimates and records is not None and run.resolved.estimator != "block-by-block":
+        check_families(run.plan, records)
     # Part of what a resumed run needs is there already: how much is not worth finding out.
     warnings = check_room(forecast, act.space.out) if act.earlier is None else ()
     act.log.write(

@@ -8,6 +8,7 @@ or removed (TopDown paper, section 6.4).
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -121,9 +122,11 @@ class Workload:
         factors = [factor.strip() for factor in name.split("*")]
         for factor in factors:
             if factor not in self._maps:
+                close = difflib.get_close_matches(factor, self._maps, n=1)
+                hint = f"did you mean {close[0]}? Known" if close else "known"
                 raise ConfigError(
                     f"query group {name!r}: {factor!r} is neither attribute nor recode; "
-                    f"known are {', '.join(self._maps)}."
+                    f"{hint} are {', '.join(self._maps)}."
                 )
         factors.sort(key=lambda factor: self._maps[factor][0])
         positions = [self._maps[factor][0] for factor in factors]

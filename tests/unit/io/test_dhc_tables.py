@@ -258,6 +258,24 @@ def test_every_table_is_answered_or_said_not_to_be(people, persons, tmp_path):
                     tabulate(out, name, "state")
 
 
+def test_every_table_that_the_reference_lists_is_answered_or_refused_with_its_reason():
+    reference = Path(__file__).resolve().parents[4] / "shared" / "reference" / "dhc-production.md"
+    if not reference.is_file():
+        pytest.skip(f"the list of the production's tables is not at {reference}")
+    listed = reference.read_text(encoding="utf-8").split("\n## 7. ")[1].split("\n## ")[0]
+    found = re.findall(r"\b(P|PCT|PCO|H)(\d+)(?:-(?:P|PCT|PCO|H)?(\d+))?([A-O]-[A-O])?\b", listed)
+    names = {
+        f"{series}{number}{chr(letter)}"
+        for series, low, high, letters in found
+        for number in range(int(low), int(high or low) + 1)
+        for letter in (range(ord(letters[0]), ord(letters[2]) + 1) if letters else [0])
+    }
+    names = {name.rstrip("\0") for name in names}
+    assert {"P4", "P26", "PCT22", "PCO10", "PCO43I", "H13"} <= names
+    assert names <= {*dhc_tables(), *household_tables(), *unit_tables(), *UNANSWERED}
+    assert all(UNANSWERED.values())
+
+
 def test_people_in_households_equal_direct_counts(people, records):
     here = records[records["RTYPE"] == "3"]
     young = int((here["QAGE"] < 18).sum())

@@ -155,15 +155,35 @@ def _families(spine: Spine, level: int, records: float, cells: int) -> tuple[Flo
     return np.diff(spine.child_starts(level - 1)).astype(float), expected_support(records * share, cells)
 
 
-def _family_bytes(plan: MeasurementPlan, records: float) -> float:
-    """Return what the largest family takes."""
-    cells, last = int(np.count_nonzero(plan.product.possible)), len(plan.spine.levels) - 1
-    found = []
-    for level in range(1, last + 1):
+@dataclass(frozen=True, slots=True)
+class _Largest:
+    """The family that takes most memory, as forecast."""
+
+    level: int  # of its children
+    children: int
+    cells: float  # in which its parent has records
+    square: float  # bytes of the matrix of cells by cells, 0 without one
+
+    @property
+    def bytes(self) -> float:
+        return CHILD_CELL * self.children * self.cells + self.square
+
+
+def _largest_family(plan: MeasurementPlan, records: float) -> _Largest:
+    """Return the largest family below the top; the plan has two geolevels or more."""
+    cells, found = int(np.count_nonzero(plan.product.possible)), []
+    for level in range(1, len(plan.spine.levels)):
         children, parents = _families(plan.spine, level, records, cells)
-        square = parents < (np.inf if plan.product.bounds else MANY_CELLS + 1)
-        found.append(float((CHILD_CELL * children * parents + SQUARE * square * parents**2).max()))
-    return max(found)
+        square = SQUARE * (parents < (np.inf if plan.product.bounds else MANY_CELLS + 1)) * parents**2
+        at = int((CHILD_CELL * children * parents + square).argmax())
+        found.append(_Largest(level, int(children[at]), float(parents[at]), float(square[at])))
+    return max(found, key=lambda family: family.bytes)
+
+
+def _by_children(plan: MeasurementPlan) -> bool:
+    """Return whether memory grows with children times cells: with few cells, or a tie, families are small."""
+    many = plan.product.schema.size > MANY_CELLS and plan.product.tie is None
+    return many and len(plan.spine.levels) > 1
 
 
 def forecast_run(
@@ -194,8 +214,8 @@ def forecast_run(
     task = min(leaves, TASK_LEAVES) * (1200 + 1.5 * cells) / 2**20
     further = (plan.product.schema.size - cells) / 2**20
     main, task = main + MAIN_CELL * further, task + WORKER_CELL * further
-    if further and len(sizes) > 1 and plan.product.tie is None:
-        family = _family_bytes(plan, RECORDS * leaves if records is None else records) / 2**20
+    if _by_children(plan):
+        family = _largest_family(plan, RECORDS * leaves if records is None else records).bytes / 2**20
         main, task = main + family * (workers <= 1), task + family * (workers > 1)
     alone = workers <= 1
     # Leaf by leaf, nearly every cell of the microdata is a record of its own, and all answers are used.
@@ -477,3 +497,32 @@ def check_room(forecast: Forecast, out: Path) -> tuple[str, ...]:
             f"{size_text(forecast.memory_mb)}.{fewer}"
         )
     return tuple(warnings)
+
+
+def check_families(plan: MeasurementPlan, records: float) -> None:
+    """Refuse a run whose largest family this machine certainly cannot hold.
+
+    A family's noisy answers are drawn together, for each child in the rows that its parent's cells touch;
+    those of the whole file are drawn in pieces, and need no such check.
+
+    `records`: how many there are; where that is protected, nothing can be said for certain.
+    """
+    if not _by_children(plan):
+        return
+    family, memory = _largest_family(plan, records), available_memory_mb() * 2**20
+    measured = plan.levels[family.level].queries
+    if memory >= family.bytes / 2 or not measured:
+        return
+    query = max((planned.query for planned in measured), key=lambda query: query.size)
+    answers = family.children * min(query.size, round(family.cells))
+    fewer = int((memory - family.square) / (CHILD_CELL * family.cells))
+    nearest = "Join levels of attributes, or make two releases of fewer attributes each"
+    if fewer >= 2:
+        nearest = f"A geolevel between, so that no geounit has more than {fewer:,} children, fits here"
+    above, below = plan.spine.names[family.level - 1 : family.level + 1]
+    raise EnvironmentFailure(
+        f"query group {query.name} at geolevel {below}: the {family.children:,} children of one {above} are "
+        f"estimated together, from about {answers:,} noisy answers of this group. With what the estimate "
+        f"needs beside them that is about {size_text(family.bytes / 2**20)}, where "
+        f"{size_text(memory / 2**20)} of memory are available: nothing was drawn. {nearest}."
+    )
