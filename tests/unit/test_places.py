@@ -22,7 +22,7 @@ WRITERS = {
     *("TemporaryDirectory", "NamedTemporaryFile", "TemporaryFile", "mkdtemp", "copytree", "copyfile", "move"),
     *("whole", "new_file", "move_folder", "write_csv", "memfd_create", "symlink_to", "open_output_stream"),
     *("to_csv", "to_parquet", "sink_parquet", "write_dataset", "OSFile", "open_append_stream", "mkstemp"),
-    *("copy2", "hardlink_to", "to_pickle", "write_ipc", "to_feather", "write_feather"),
+    *("copy2", "hardlink_to", "to_pickle", "write_ipc", "to_feather", "write_feather", "write_batches"),
 }
 OWNED = {("np", "save"), ("shutil", "copy"), ("os", "link"), ("os", "symlink"), ("os", "write")}
 OWNED |= {("sqlite3", "connect"), ("pq", "write_table")}
