@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from support.asgi import Client
 from support.mini import write_mini
 from support.seeds import examples
 
+from opendas.cli.main import cli
 from opendas.explore.app import make_app
 from opendas.explore.budget_page import budget_state
 from opendas.explore.household_page import household_state
@@ -26,6 +28,7 @@ from opendas.explore.households import production
 from opendas.explore.page import read_link, write_link
 from opendas.explore.session import Session, make_session
 from opendas.explore.subjects import stand_in
+from opendas.runs.run import load
 
 HOST = "127.0.0.1:8321"
 SHARED = Session()
@@ -406,3 +409,110 @@ def test_whatever_is_sent_is_answered_or_refused(data: st.DataObject) -> None:
     for answer in (client.post(f"/{page}/answers", data=sent), client.get(f"/{page}", params=sent)):
         assert answer.status_code in (200, 422), sent
         assert "internal error" not in answer.text
+
+
+STAYS = "patient_id,hospital,ward,age,severity,weight\n" + "".join(
+    f"{1000 + n // 2},H{n % 6 // 2},W{n % 6},{n * 7 % 95},{('low', 'high')[n // 7 % 2]},{n % 7}.5\n"
+    for n in range(400)
+)
+
+
+def table_client(folder: Path, text: str) -> tuple[Client, dict[str, str]]:
+    """The page of a table, and the header of the browser that opened the printed address."""
+    (folder / "stays.csv").write_text(text)
+    session = make_session(folder / "stays.csv", folder / "files")
+    client = served(session)
+    opened = client.get("/", params={"token": session.token}, follow=False)
+    assert opened.headers["location"] == "/table"
+    cookie = opened.headers["set-cookie"]
+    assert {"HttpOnly", "SameSite=lax", "Path=/table"} <= set(cookie.split("; "))
+    return client, {"cookie": cookie.partition(";")[0]}
+
+
+def chosen(page: str) -> dict[str, str]:
+    """The form of a table's page, with what is selected in it."""
+    uses = re.findall(r'<select name="(use\.\d+)".*?<option selected>([a-z ]+)</option>', page)
+    return {**dict(uses), "unit": re.findall(r'name="unit" value="([^"]*)"', page)[0]}
+
+
+def test_a_table_is_shown_and_its_files_are_those_of_init_table(tmp_path: Path) -> None:
+    client, mine = table_client(tmp_path, STAYS)
+    page = client.get("/table", headers=mine)
+    assert page.status_code == 200
+    form = chosen(page.text)
+    assert list(form.values()) == [
+        "not used",
+        "place",
+        "place",
+        "attribute",
+        "attribute",
+        "not used",
+        "patient",
+    ]
+    assert "0-4, 5-17, 18-24" in page.text  # proposed classes of ages
+    assert "a weight: every row counts once" in page.text
+    assert "some have several rows, of which the run file counts 3" in page.text
+    assert not (tmp_path / "files").exists()
+    # the answers: no ages; one row is a stay
+    form |= {"use.3": "not used", "unit": "stay", "action": "look"}
+    seen = client.post("/table", data=form, headers=mine)
+    assert "severity (2 levels)" in seen.text
+    assert "age (" not in seen.text
+    assert client.get("/table", params=form | {"action": "write"}, headers=mine).status_code == 200
+    assert not (tmp_path / "files").exists(), "a link writes nothing"
+    done = client.post("/table", data=form | {"action": "write"}, headers=mine)
+    assert done.status_code == 200
+    assert "stays-run.toml --read-records" in done.text
+    command = ["init", "table", str(tmp_path / "stays.csv"), "--to", str(tmp_path / "by-command")]
+    command += ["--geography", "hospital,ward", "--attributes", "severity", "--unit", "stay"]
+    assert CliRunner().invoke(cli, command, obj={}).exit_code == 0
+    written = {path.name: path.read_text() for path in (tmp_path / "files").iterdir()}
+    assert written == {path.name: path.read_text() for path in (tmp_path / "by-command").iterdir()}
+    assert set(written) == {"stays-product.toml", "stays-run.toml", ".gitignore"}
+    assert load(tmp_path / "files" / "stays-run.toml", read_records=True).product.schema.names == (
+        "severity",
+    )
+    again = client.post("/table", data=form | {"action": "write"}, headers=mine)
+    assert again.status_code == 422
+    assert "there already, and not overwritten" in again.text
+
+
+def test_what_is_wrong_with_the_uses_of_columns_is_said_and_nothing_is_written(tmp_path: Path) -> None:
+    client, mine = table_client(tmp_path, STAYS)
+    form = chosen(client.get("/table", headers=mine).text)
+    for change, message in (
+        ({"use.1": "not used", "use.2": "not used"}, "No column is used as place"),
+        ({"use.3": "not used", "use.4": "not used"}, "No column is used as attribute"),
+        ({"use.0": "count", "use.5": "count"}, "patient_id, weight are used as count"),
+        ({"use.4": "place"}, "one ward lies in two of severity"),
+    ):
+        answer = client.post("/table", data=form | change | {"action": "write"}, headers=mine)
+        assert message in answer.text
+        assert answer.status_code == 422
+        assert [chosen(answer.text)[name] for name in change] == list(change.values())
+        assert not (tmp_path / "files").exists()
+
+
+def test_a_table_with_a_column_for_each_count_is_written_as_a_long_one(tmp_path: Path) -> None:
+    rows = "".join(f"{n:05d},{n},{2 * n + 1},{7}\n" for n in range(40))
+    client, mine = table_client(tmp_path, "tract,young,middle,old\n" + rows)
+    page = client.get("/table", headers=mine)
+    assert page.status_code == 422
+    assert 'name="melt" value="all"' in page.text
+    done = client.post("/table", data={"melt": "young..old", "action": "melt"}, headers=mine)
+    assert "3 columns became labels of category" in done.text
+    assert (tmp_path / "files" / "stays-long.csv").read_text().count("\n") == 121
+    assert load(tmp_path / "files" / "stays-run.toml", read_records=True).product.name == "stays"
+
+
+def test_a_table_is_shown_to_the_browser_of_the_printed_address_alone(tmp_path: Path) -> None:
+    client, mine = table_client(tmp_path, STAYS.replace("severity", "<b>severity"))
+    wrong = {"cookie": "opendas-explore-8321=wrong"}
+    for headers in ({}, wrong):
+        for answer in (client.get("/table", headers=headers), client.post("/table", headers=headers)):
+            assert answer.status_code == 403
+            assert "severity" not in answer.text
+    for path in ("/budget", "/phsafe"):
+        assert "severity" not in client.get(path, headers=mine).text
+    assert "&lt;b&gt;severity" in client.get("/table", headers=mine).text
+    assert served(Session()).get("/table").status_code == 404

@@ -240,6 +240,30 @@ def test_a_plan_that_was_saved_is_run(browser: Any, tmp_path: Path) -> None:
     assert [check for check in release.verify(allow_seeded=True) if not check.ok] == []
 
 
+def test_a_table_becomes_a_product_file(browser: Any, tmp_path: Path) -> None:
+    rows = "".join(f"H{n % 4 // 2},W{n % 4},{n * 7 % 95},{'fm'[n // 5 % 2]}\n" for n in range(300))
+    (tmp_path / "stays.csv").write_text("hospital,ward,age,sex\n" + rows)
+    with explorer(str(tmp_path / "stays.csv"), "--save", str(tmp_path / "files")) as address:
+        visit = Visit(browser, address)
+        page = visit.go("/")
+        assert page.locator("h1").inner_text() == "stays.csv"
+        expect(page.locator("#columns")).to_contain_text("0-4, 5-17, 18-24")
+        page.get_by_label("Use age as").select_option("not used")
+        page.get_by_label("One row is one").fill("stay")
+        visit.press(page.get_by_role("button", name="See what this makes"))
+        expect(page.locator(".told")).to_contain_text("2 cells in each of 4 leaves, 300 rows")
+        visit.press(page.get_by_role("button", name="Write product file and run file"))
+        expect(page.get_by_role("status")).to_contain_text("stays-run.toml --read-records")
+        axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+        results = axe.run(page)
+        assert results.violations_count == 0, results.generate_report()
+        page.set_viewport_size(PHONE)
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        visit.close()
+    run = od.load(tmp_path / "files" / "stays-run.toml", read_records=True)
+    assert run.product.schema.names == ("sex",)
+
+
 def test_household_tables_give_table_10_and_a_configuration(visit: Visit) -> None:
     page = visit.go("/phsafe?start=targets")
     row = page.locator("#answers tr", has_text="PH3").filter(has_text="state, groups A-G")

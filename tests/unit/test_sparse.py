@@ -60,14 +60,22 @@ def test_a_sparse_table_is_told_and_what_is_proposed_is_usable(tmp_path: Path) -
 def test_what_is_foretold_is_what_happens(tmp_path: Path) -> None:
     """Records that are spread as the trial takes them to be: the share it says is that of a release."""
     path = stays(tmp_path, "1/10")
-    foretold = misplaced_at_top(od.load(path), 400, draws=6)
-    shares = []
+    trial = Trial.of(od.load(path), 400)
+    assert trial is not None
+    foretold, tried = trial.tried(draws=6).usual[0].misplaced, trial.tried(draws=6).rows
+    shares, margins = [], []
     for seed in range(4):
         release = od.release(od.load(path), out=tmp_path / str(seed), seed=seed, workers=1)
         rows = od.evaluate(release, truth=od.load(path), save=False).rows
         (error,) = [r["mean_abs_error"] for r in rows if (r["geolevel"], r["query"]) == ("all", "detailed")]
         shares.append(error / (2 * 400))
+        margins += [r["mean_abs_error"] for r in rows if (r["geolevel"], r["query"]) == ("ward", "age * sex")]
     assert foretold == pytest.approx(np.mean(shares), abs=0.12)
+    # Of a margin that is not measured, too: the noise of its cells alone would say five times as much.
+    (margin,) = [row.mean_abs_error for row in tried if (row.geolevel, row.query) == ("ward", "age * sex")]
+    assert margin == pytest.approx(np.mean(margins), rel=0.25)
+    (alone,) = [row for row in od.plan(od.load(path)).expected if (row.name, row.query) == ("ward", "age * sex")]
+    assert alone.mean_sd * 18 > 3 * margin
 
 
 def test_what_is_dense_enough_is_not_spoken_of(tmp_path: Path) -> None:

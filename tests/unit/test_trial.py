@@ -78,6 +78,25 @@ def test_only_geolevels_with_enough_geounits_are_spoken_of(tmp_path: Path) -> No
     assert {(row.geolevel, row.geounits) for row in found.errors()} == {("block", 48)}
 
 
+def test_what_an_invariant_below_the_root_makes_exact_is_planned_and_released_exact(tmp_path: Path) -> None:
+    """Totals of towns are published: those of regions are their sums, and no estimator errs in either."""
+    path = write_mini(tmp_path)
+    product = tmp_path / "product.toml"
+    product.write_text(product.read_text().replace('geolevel = "region"', 'geolevel = "town"'))
+    plan = od.plan(od.load(path))
+    said = {row.name: (row.mean_sd, row.max_sd) for row in plan.expected if row.query == "total"}
+    gains = {row.geolevel: (row.topdown, row.informed) for row in plan.gains if row.query == "total"}
+    for found in (said, gains):
+        assert found["region"] == found["town"] == (0, 0)
+        assert min(found["block"]) > 0
+    for estimator in ("topdown", "informed"):
+        run = od.load(path).with_(estimator=estimator)
+        release = od.release(run, out=tmp_path / estimator, seed=1, workers=1)
+        rows = od.evaluate(release, truth=run, save=False).rows
+        off = {row["geolevel"]: row["mean_abs_error"] for row in rows if row["query"] == "total"}
+        assert off["region"] == off["town"] == 0 < off["block"]
+
+
 def test_another_budget_is_tried_with_the_same_draws(tmp_path: Path) -> None:
     run = a_run(tmp_path)
     found = Trial.of(run)

@@ -304,7 +304,11 @@ def fetch_pl94_file(state: str, year: int, to: Path) -> None:
 
 @click.command("explore")
 @click.argument("file", metavar="[FILE]", type=PATH, required=False)
-@click.option("--save", type=PATH, help="File that the page may write a plan to.")
+@click.option(
+    "--save",
+    type=PATH,
+    help="File that the page may write a plan to; of a table, folder of its files (default: this one).",
+)
 @click.option("--port", type=click.IntRange(min=0, max=65535), default=0, help="Port. Default: any free one.")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 @read_records_option
@@ -316,6 +320,9 @@ def explore_command(
     FILE is a run file, a PHSafe config.json, or a state that the page has kept. Without it, published numbers
     of geounits are used. No confidential record is opened; where the frame comes from the records,
     --read-records opens them.
+
+    If FILE is a CSV or Parquet table, the page reads it, asks what each column is, and writes the files of
+    `opendas init table`.
 
     Example: opendas explore run.toml
     """

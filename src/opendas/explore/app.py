@@ -1,6 +1,6 @@
 """The pages over HTTP, on this machine's loopback address.
 
-An answer follows from its request alone; one route writes a file. Other pages and other machines are kept
+An answer follows from its request alone; two routes write files. Other pages and other machines are kept
 out: one host name, one origin, no foreign content.
 """
 
@@ -37,7 +37,9 @@ from opendas.explore.fields import Typed
 from opendas.explore.household_page import bound_words, level_words, table_words
 from opendas.explore.page import PREFIXES, Answer, Page, read_link, write_link
 from opendas.explore.session import Session
+from opendas.explore.table_page import TablePage
 from opendas.report.html import templates
+from opendas.runs.starting.guess import Use
 
 ADDRESS: Final = "127.0.0.1"
 """Only programs on this machine reach it."""
@@ -71,7 +73,8 @@ class Pages:
         self.templates.filters.update(
             bound_words=bound_words, level_words=level_words, table_words=table_words
         )
-        self.templates.globals.update(base="", pages=_NAMES)
+        names = _NAMES if session.table is None else (*_NAMES, ("table", "Your own table"))
+        self.templates.globals.update(base="", pages=names)
 
     @property
     def routes(self) -> list[Route]:
@@ -86,6 +89,7 @@ class Pages:
         return [
             *found,
             Route("/budget/write", self.write, methods=["POST"]),
+            Route("/table", self.table, methods=["GET", "POST"]),
             Route("/budget/state.json", self._typed(_state_file)),
             Route("/open", self._typed(self.open), methods=["POST"]),
             Route("/static/{name}", _static),
@@ -101,13 +105,14 @@ class Pages:
         return answered
 
     async def home(self, request: Request) -> Response:
-        """Lead to the page to begin with, and let who has the token write."""
+        """Lead to the page to begin with, and let who has the token write, and see the table."""
         session = self.session
-        answer = RedirectResponse("/budget" if session.state is None else session.address(session.state), 303)
+        start = "/budget" if session.table is None else "/table"
+        answer = RedirectResponse(start if session.state is None else session.address(session.state), 303)
         if secrets.compare_digest(request.query_params.get("token", "").encode(), session.token.encode()):
-            answer.set_cookie(
-                _cookie(request), session.token, path="/budget/write", httponly=True, samesite="strict"
-            )
+            # The page with the table is reached from another one: the file that the browser is started with.
+            path, site = ("/budget/write", "strict") if session.table is None else ("/table", "lax")
+            answer.set_cookie(_cookie(request), session.token, path=path, httponly=True, samesite=site)
         return answer
 
     def page(self, page: Page[Any], form: Typed) -> Response:
@@ -179,10 +184,36 @@ class Pages:
 
     async def write(self, request: Request) -> Response:
         """Write a plan to the file that was named on the command line."""
-        given = request.cookies.get(_cookie(request), "")
-        if not secrets.compare_digest(given.encode(), self.session.token.encode()):
+        if not self._has_token(request):
             return _plain("Open the address that the program printed: only that may write the file.", 403)
         return await run_in_threadpool(self._write, await _read_form(request))
+
+    def _has_token(self, request: Request) -> bool:
+        given = request.cookies.get(_cookie(request), "")
+        return secrets.compare_digest(given.encode(), self.session.token.encode())
+
+    async def table(self, request: Request) -> Response:
+        """Show a table of the user's own, and write its files; both only where the token is known."""
+        if self.session.table is None:
+            raise HTTPException(404, "No table was named on the command line.")
+        if not self._has_token(request):
+            return _plain("Open the address that the program printed: only that may see the table.", 403)
+        return await run_in_threadpool(
+            self._table, self.session.table, await _read_form(request), request.method
+        )
+
+    def _table(self, page: TablePage, form: Typed, method: str) -> Response:
+        answer = page.answer(form, form.get("action", "") if method == "POST" else "")
+        text = self.templates.get_template("table.html.j2").render(
+            page="table",
+            title=page.files.data.name,
+            folder=page.files.folder.resolve(),
+            uses=list(Use),
+            answer=answer,
+            banner=answer.problem,
+            notice="",
+        )
+        return HTMLResponse(text, 422 if answer.problem else 200)
 
     def _write(self, form: Typed) -> Response:
         path, page = self.session.save_to, self.session.budgets
@@ -346,7 +377,7 @@ def serve(session: Session, *, port: int = 0, browser: bool = True, say: Callabl
     listener = loopback_socket(port)
     number = int(listener.getsockname()[1])
     address = f"http://{ADDRESS}:{number}/"
-    if session.save_to is not None:
+    if session.save_to is not None or session.table is not None:
         address += f"?token={session.token}"
     config = uvicorn.Config(
         make_app(session, hosts_of(number)),

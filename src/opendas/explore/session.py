@@ -19,10 +19,13 @@ from opendas.explore.households import config_fields
 from opendas.explore.page import Page, State, read_link, state_document, write_link
 from opendas.explore.run_file import own_mechanism, read_run_file
 from opendas.explore.subjects import RunSubject, Subject
+from opendas.explore.table_page import TablePage
 from opendas.phsafe.config import Mode, parse_config
 from opendas.runs.config.load import read_text
 from opendas.runs.run import load
+from opendas.runs.starting.table_files import TableFiles
 
+TABLE_SUFFIXES = (".csv", ".parquet", ".pq")
 _LINK = re.compile(r"[A-Za-z0-9_-]{16,}")
 _LONGEST = 200_000
 
@@ -34,7 +37,9 @@ class Session:
     run: Subject | None = None  # the subject of a run file
     save_to: Path | None = None  # where the page may write a plan; named on the command line
     state: State | None = None  # a kept state to begin with
-    # Who has it may write to `save_to`; it is in the address that the program prints, and nowhere else.
+    table: TablePage | None = None  # a table of the user's own, and the files that the page may write for it
+    # Who has it may write to `save_to`, and see `table` and write its files; it is in the address that the
+    # program prints, and nowhere else.
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
     def __post_init__(self) -> None:
@@ -76,7 +81,8 @@ def make_session(
 ) -> Session:
     """Understand the file that was named.
 
-    - `file`: a run file, a PHSafe configuration, or a kept state.
+    - `file`: a run file, a PHSafe configuration, a kept state, or a CSV or Parquet table.
+    - `save_to`: file for a plan; for a table, the folder of its files, the working folder if not given.
     - `read_records`: open the confidential records where the frame comes from them: the page then shows how
       many leaves are populated.
 
@@ -84,6 +90,8 @@ def make_session(
     """
     if file is None:
         return Session(save_to=save_to)
+    if file.suffix.lower() in TABLE_SUFFIXES:
+        return Session(table=TablePage(TableFiles(file, save_to or Path())))
     text = read_text(file, "run file").lstrip("\ufeff")
     if text.lstrip().startswith("{"):
         return Session(save_to=save_to, state=Session().open_text(text))

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,31 @@ class Declared:
     count: str | None = None  # column with the number of records of a row
 
 
+class Use(StrEnum):
+    """What a column is used as."""
+
+    PLACE = "place"
+    ATTRIBUTE = "attribute"
+    COUNT = "count"
+    NONE = "not used"
+
+
+def declared_by_use(columns: Mapping[str, Column], uses: Mapping[str, Use]) -> Declared:
+    """Return what is declared where someone chose a use for each column: places with fewer codes stand above.
+
+    Raises `ConfigError` if no column is a place, none an attribute, or two are counts.
+    """
+    named = {use: [name for name in columns if uses.get(name) == use] for use in Use}
+    for use in (Use.PLACE, Use.ATTRIBUTE):
+        if not named[use]:
+            raise ConfigError(f"No column is used as {use}: choose at least one.")
+    counts = named[Use.COUNT]
+    if len(counts) > 1:
+        raise ConfigError(f"{', '.join(counts)} are used as count: one column holds the number of records.")
+    places = sorted(named[Use.PLACE], key=lambda name: len(columns[name].values))
+    return Declared(places, named[Use.ATTRIBUTE], counts[0] if counts else None)
+
+
 @dataclass(frozen=True, slots=True)
 class TableGuess:
     """What a table seems to be."""
@@ -99,6 +125,13 @@ class TableGuess:
         """Names of the geolevels, top first."""
         return tuple(name for name, _, _ in self.levels)
 
+    @property
+    def uses(self) -> dict[str, Use]:
+        """What each column is used as that is used at all."""
+        places = dict.fromkeys([*self.upper_columns, self.geocode], Use.PLACE)
+        counts = {} if self.count is None else {self.count: Use.COUNT}
+        return {**places, **dict.fromkeys(self.columns.values(), Use.ATTRIBUTE), **counts}
+
     def level_entries(self) -> list[dict[str, object]]:
         """Return the geolevels as a run file writes them."""
         entries = []
@@ -121,15 +154,19 @@ def columns_of(path: Path) -> dict[str, Column]:
     return {name: look_at(name, table.column(name)) for name in table.column_names}
 
 
-def guess_table(path: Path, declared: Declared | None = None) -> TableGuess:
+def guess_table(
+    path: Path, declared: Declared | None = None, columns: Mapping[str, Column] | None = None
+) -> TableGuess:
     """Guess what a CSV or Parquet table holds.
+
+    `columns`: what :func:`columns_of` read from the file, where it was.
 
     Raises `ConfigError` if there is no such file, no column that could say where a record belongs, none that
     could be an attribute, or if the attributes have more combinations than can be counted; or if the table
     has a column for each count; `FormatError` if it is no table.
     """
     declared = declared or Declared()
-    columns = columns_of(path)
+    columns = columns_of(path) if columns is None else columns
     _check_declared(path, declared, columns)
     if declared.attributes is None and declared.count is None:
         wide = wide_table(columns)
@@ -157,7 +194,7 @@ def guess_table(path: Path, declared: Declared | None = None) -> TableGuess:
             reader="records" if count is None else "histogram",
             geocode=geocode,
             count=count,
-            attributes={name: _level_labels(columns[column]) for name, column in names.items()},
+            attributes={name: level_labels(columns[column]) for name, column in names.items()},
             columns=names,
             levels=_levels(list(columns[geocode].labels), geocode, uppers),
             left_out=_left_out(columns, {*unread, count, *names.values()}),
@@ -311,7 +348,8 @@ def _differ(columns: Sequence[Column]) -> bool:
     return bool(np.unique(keys, axis=1).shape[1] == keys.shape[1])
 
 
-def _level_labels(column: Column) -> tuple[str, ...]:
+def level_labels(column: Column) -> tuple[str, ...]:
+    """Return the labels of a column as an attribute: its values, or classes of its numbers."""
     labels = in_order(column.labels)
     if column.role == Role.NUMBER:
         labels = bin_labels(proposed_bins(column.name, column.numbers()), whole=column.is_whole)

@@ -1,0 +1,143 @@
+"""The files of a user's table: what they are called, what is said of them, and writing them all or none.
+
+The command ``opendas init table`` and the page of ``opendas explore`` ask and show; what they do is here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from opendas.custody.folders import make_folder, write_atomic
+from opendas.errors import ConfigError
+from opendas.runs.starting.columns import Column
+from opendas.runs.starting.guess import Declared, TableGuess, guess_table, smaller_choices
+from opendas.runs.starting.templates import table_product_file, table_run_file
+from opendas.runs.starting.wide import CATEGORY, COUNT, melt
+
+_ROWS_A_CELL = 1.0
+_NOT_FOR_GIT = ("confidential/", "*.key", "*-long.csv", "*.pl.zip")
+FROM_RECORDS = "This is a guess that shows what it read: the release will be stamped DOMAIN FROM RECORDS."
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """A table, and the folder that its files are written to."""
+
+    data: Path
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Name of the product."""
+        return re.sub(r"[^A-Za-z0-9_-]+", "-", self.data.name.split(".")[0]).strip("-").lower() or "table"
+
+    @property
+    def path(self) -> str:
+        """Path of the table as seen from the folder."""
+        return Path(os.path.relpath(self.data.resolve(), self.folder.resolve())).as_posix()
+
+    def file(self, part: str) -> Path:
+        """Return the path of a file, such as ``run.toml``."""
+        return self.folder / f"{self.name}-{part}"
+
+    @property
+    def product(self) -> Path:
+        """The product file."""
+        return self.file("product.toml")
+
+    @property
+    def run(self) -> Path:
+        """The run file."""
+        return self.file("run.toml")
+
+    @property
+    def long(self) -> Path:
+        """A wide table, written as a long one."""
+        return self.file("long.csv")
+
+    @property
+    def next_command(self) -> str:
+        """What to run when the files are written from what the table shows."""
+        return f"opendas plan {self.run} --read-records"
+
+
+def guess_lines(guess: TableGuess) -> list[tuple[str, str]]:
+    """Say what a table was taken for, a subject and a line each: last its size, and what looks wrong."""
+    lines = [
+        ("where", f"column {guess.geocode}, levels {', '.join(guess.level_names)}"),
+        ("attributes", ", ".join(f"{a} ({len(v)} levels)" for a, v in guess.attributes.items())),
+        ("rows", "counts in column " + guess.count if guess.count else "one record each"),
+    ]
+    if guess.unit_id is not None:
+        lines.append(("units", f"{guess.unit_id}; some have several rows, of which the run file counts 3"))
+    for why in dict.fromkeys(guess.left_out.values()):
+        columns = ", ".join(column for column, reason in guess.left_out.items() if reason == why)
+        lines.append(("not taken", f"{columns}: {why}"))
+    lines += [("not sure", text) for text in guess.unsure]
+    lines.append(("size", f"{guess.cells:,} cells in each of {guess.leaves:,} leaves, {guess.rows:,} rows"))
+    if guess.count is None and guess.cells > _ROWS_A_CELL * guess.rows:
+        choices = "; ".join(f"--attributes {','.join(names)}" for names, _ in smaller_choices(guess))
+        lines.append(("sparse", f"more cells than rows: most counts would be noise. Smaller: {choices}"))
+    return lines
+
+
+def write_guess(files: TableFiles, guess: TableGuess, unit: str | None, data: str = "") -> str:
+    """Write the product file and the run file of a guess.
+
+    - `data`: path of the table as seen from the folder, where it is another than the one of `files`.
+    - Returns: what is to be said about git; empty where there is nothing.
+    """
+    product = table_product_file(guess, files.name, protected_unit=unit or guess.protected_unit)
+    run = table_run_file(guess, files.product.name, data or files.path)
+    return write_new({files.product: product, files.run: run})
+
+
+def write_melted(
+    files: TableFiles, columns: Mapping[str, Column], wanted: str, unit: str | None
+) -> list[str]:
+    """Write a wide table as a long one, and the files of that; return what is to be said.
+
+    `columns`, name -> Column; `wanted`: see :func:`opendas.runs.starting.wide.melt`.
+    """
+    refuse_existing((files.long, files.product, files.run))
+    make_folder(files.folder)
+    made = melt(columns, wanted, files.long)
+    guess = guess_table(files.long, Declared((*made.above, made.geocode), (CATEGORY,), COUNT))
+    said = [write_guess(files, guess, unit, files.long.name)]
+    said.append(f"{len(made.labels)} columns became labels of {CATEGORY}")
+    if made.totals:
+        said.append(f"left out, as each is the sum of columns beside it: {', '.join(made.totals)}")
+    said.append(f"{files.long} is as confidential as {files.data.name}, and for your eyes alone")
+    said.append("Look for CHECK in the files, and replace the labels by words of a code book.")
+    return [text for text in said if text]
+
+
+def refuse_existing(paths: Iterable[Path]) -> None:
+    """Refuse to write where something is already."""
+    there = [str(path) for path in paths if path.exists()]
+    if there:
+        raise ConfigError(
+            f"{', '.join(there)}: there already, and not overwritten. Move it away, or choose another folder."
+        )
+
+
+def write_new(texts: Mapping[Path, str]) -> str:
+    """Write files of one folder that are not there yet, all or none, and keep git from what runs write there.
+
+    Returns what is to be said about git; empty where there is nothing.
+    """
+    refuse_existing(texts)
+    for path, text in texts.items():
+        write_atomic(path, text.encode())
+    listed = next(iter(texts)).parent / ".gitignore"
+    if listed.exists():
+        return f"{listed} is there already: have it name {' '.join(_NOT_FOR_GIT[:2])}"
+    # OUT has the run file's name, unless --out says otherwise
+    outputs = [f"/{path.stem}/" for path in texts if path.suffix == ".toml"]
+    lines = ["# Written by opendas init: keys, counts and inputs of runs do not belong into a repository."]
+    write_atomic(listed, "\n".join([*lines, *_NOT_FOR_GIT, *outputs, ""]).encode())
+    return ""
