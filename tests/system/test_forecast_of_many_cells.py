@@ -14,9 +14,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.mark.slow
-def test_time_and_memory_of_many_cells_are_forecast(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_and_memory_of_many_cells_are_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forecast from made records; in the run, each record has its label of each attribute by itself.
 
     A forecast that knows leaves and not cells says a tenth of either.

@@ -71,11 +71,12 @@ def test_what_is_foretold_is_what_happens(tmp_path: Path) -> None:
         shares.append(error / (2 * 400))
         margins += [r["mean_abs_error"] for r in rows if (r["geolevel"], r["query"]) == ("ward", "age * sex")]
     assert foretold == pytest.approx(np.mean(shares), abs=0.12)
-    # Of a margin that is not measured, too: the noise of its cells alone would say five times as much.
+    # Of a margin that is not measured, too: the noise of its 18 cells alone would say several times as much.
     (margin,) = [row.mean_abs_error for row in tried if (row.geolevel, row.query) == ("ward", "age * sex")]
     assert margin == pytest.approx(np.mean(margins), rel=0.25)
-    (alone,) = [row for row in od.plan(od.load(path)).expected if (row.name, row.query) == ("ward", "age * sex")]
-    assert alone.mean_sd * 18 > 3 * margin
+    gains = od.plan(od.load(path)).gains
+    (alone,) = [row.topdown for row in gains if (row.geolevel, row.query) == ("ward", "age * sex")]
+    assert 18 * alone * (2 / np.pi) ** 0.5 > 5 * margin
 
 
 def test_what_is_dense_enough_is_not_spoken_of(tmp_path: Path) -> None:
