@@ -24,9 +24,9 @@ Data go to stdout, messages and progress to stderr. `--json` answers are strict 
 |---|---|
 | 0 | done |
 | 1 | a check failed |
-| 2 | wrong usage, configuration or budget sum, or an output folder that is not ours |
+| 2 | wrong usage, configuration or budget sum, or an output folder that holds something else |
 | 3 | wrong input data |
-| 4 | privacy refusal: a reused key, other input, a relation under which nothing would be promised |
+| 4 | privacy refusal: a reused key, other input, a relation under which the guarantee would be empty |
 | 5 | infeasible constraints, or no solver reached a certified solution |
 | 6 | environment: disk, permission, a missing extra |
 | 70 | internal error |

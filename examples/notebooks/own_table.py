@@ -5,6 +5,7 @@
 # counts under differential privacy. All data on this page are synthetic.
 
 # %%
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
@@ -94,9 +95,10 @@ print(sum(check.ok for check in checks), "of", len(checks), "checks passed")
 release.mdf("patients")
 
 # %%
-release.intervals(
+intervals = release.intervals(
     "diagnosis", geolevel="hospital", level="0.90"
-).to_pandas().head(5)
+).to_pandas()
+intervals.head(5)
 
 # %% [markdown]
 # The office, which has the records, can compare. The answer is confidential.
@@ -104,3 +106,20 @@ release.intervals(
 # %%
 errors = pd.DataFrame(od.evaluate(release, truth=run, save=False).rows)
 errors[["geolevel", "query", "geounits", "mean_abs_error"]]
+
+# %% [markdown]
+# Heart patients of each hospital: the released count, the interval, and the truth.
+
+# %%
+heart = intervals[intervals["cell"] == "heart"].set_index("geocode")
+hospitals = patients["ward"].str[:3]
+truth = patients[patients["diagnosis"] == "heart"].groupby(hospitals).size()
+figure, axis = plt.subplots(figsize=(7, 3))
+axis.vlines(
+    heart.index, heart["lower"], heart["upper"], color="lightsteelblue", lw=6
+)
+axis.plot(heart.index, heart["count"], "o", color="steelblue", label="released")
+axis.plot(truth.index, truth, "kx", label="truth")
+axis.set(ylabel="heart patients")
+axis.legend()
+figure.tight_layout()

@@ -249,7 +249,7 @@ def test_a_table_becomes_a_product_file(browser: Any, tmp_path: Path) -> None:
         assert page.locator("h1").inner_text() == "stays.csv"
         expect(page.locator("#columns")).to_contain_text("0-4, 5-17, 18-24")
         page.get_by_label("Use age as").select_option("not used")
-        page.get_by_label("One row is one").fill("stay")
+        page.get_by_label("Protected unit").fill("stay")
         visit.press(page.get_by_role("button", name="See what this makes"))
         expect(page.locator(".told")).to_contain_text("2 cells in each of 4 leaves, 300 rows")
         visit.press(page.get_by_role("button", name="Write product file and run file"))

@@ -73,13 +73,13 @@ def compare_command(
 @click.command("swap")
 @click.argument("run", metavar="RUN.toml", type=PATH)
 @click.option("--to", required=True, type=PATH, help="New folder, for `opendas compare`.")
-@click.option("--rate", type=float, default=0.05, show_default=True, help="Part of households that move.")
+@click.option("--rate", type=float, default=0.05, show_default=True, help="Share of households that move.")
 @click.option(
     "--targeting",
     type=float,
     default=10.0,
     show_default=True,
-    help="Times the chance of others that a household unlike its neighbours is chosen.",
+    help="How many times likelier a household unlike its neighbours is chosen.",
 )
 @click.option(
     "--match",
@@ -102,7 +102,7 @@ def swap_command(
     """Swap households as before 2020: a baseline to compare with. It gives NO FORMAL GUARANTEE.
 
     RUN.toml names records of persons with a column that numbers the households of a leaf; persons in
-    households only move. What is written is exact but for the swaps: for comparison, not for publication.
+    households only move. The output is exact except for the swaps: compare with it, do not publish it.
 
     Example: opendas swap made/run-pl94-persons.toml --to swapped
     """

@@ -23,8 +23,8 @@ passphrase_file_option = click.option(
 def keys_command() -> None:
     """Keys that an office keeps: new and show for its signing key, split and join for the key of a run.
 
-    A signing key hides nothing: it says who issued a release. The key of a run hides the records; where
-    several people are to keep it, each has a share of it. For keys in an output folder see opendas
+    A signing key hides nothing: it says who issued a release. The key of a run protects the
+    records; several people can each keep a share of it. For keys in an output folder see opendas
     forget-key.
 
     Example: opendas keys new office.key
@@ -37,7 +37,7 @@ def keys_command() -> None:
 @click.option("--ask-passphrase", is_flag=True, help="Ask on the terminal for a passphrase.")
 @json_option
 def new_command(path: Path, passphrase_file: Path | None, ask_passphrase: bool, as_json: bool) -> None:
-    """Make a signing key: PATH, mode 0600, and PATH.pub for everybody who checks.
+    """Make a signing key: PATH, mode 0600, and PATH.pub for anyone who verifies.
 
     Example: opendas keys new office.key --ask-passphrase
     """
@@ -77,11 +77,11 @@ def show_command(path: Path, as_json: bool) -> None:
 @click.option("--to", "folder", required=True, metavar="DIR", type=PATH, help="New folder for the shares.")
 @json_option
 def split_command(shares: int, threshold: int, folder: Path, as_json: bool) -> None:
-    """Make a key for a run in N shares, of which any K give it.
+    """Make a run key in N shares, any K of which reconstruct it.
 
-    The key itself is written nowhere. Writes DIR/1.share and so on, mode 0600: one for each officer. Together
-    they are the key, so let DIR be in memory (as under /dev/shm), hand them out, and remove DIR. Fewer than K
-    say nothing about the key. Make another set for each run.
+    The key itself is written nowhere. Writes DIR/1.share and so on, mode 0600: one for each officer. K
+    shares together reveal the key, so keep DIR in memory (as under /dev/shm), hand the shares out, and remove
+    DIR. Fewer than K reveal nothing about it. Make another set for each run.
 
     Example: opendas keys split --shares 5 --threshold 3 --to /dev/shm/shares
     """
@@ -124,7 +124,7 @@ def _show(path: Path, fingerprint: str, pem: str, as_json: bool) -> None:
 @passphrase_file_option
 @json_option
 def sign_command(out: Path, key: Path, passphrase_file: Path | None, as_json: bool) -> None:
-    """Sign the certificate in OUT, as --sign of the commands that issue one does.
+    """Sign the certificate in OUT, as the option --sign does when a command issues it.
 
     Writes certificate.sig beside it; anyone with the public key checks it with verify --signed-by. A
     certificate that is issued again, as by tabulate, has to be signed again.
@@ -157,8 +157,8 @@ def ledger_command() -> None:
     """Create or show the account of a data set: opendas ledger BOOK [--json].
 
     A book holds every act on the data: measurements, readings without noise, keys destroyed, publications.
-    Given to a run by --ledger BOOK, or found by a run on the same input, it refuses the act that would pass
-    its limit before anything is drawn.
+    Given to a run by --ledger BOOK, or found by a run on the same input, it refuses an act that would
+    exceed its limit, before anything is drawn.
 
     Example: opendas ledger create patients.book --limit-rho 3 --unit patient
 

@@ -189,7 +189,9 @@ def _guess_table(files: TableFiles, columns: _Columns, unit: str | None, *, inte
 
     refuse_existing((files.product, files.run))
     guess = _asked(files.data, columns) if interactive else guess_table(files.data, Declared(*columns))
-    unit = unit or (click.prompt("What is one row", default=guess.protected_unit) if interactive else None)
+    unit = unit or (
+        click.prompt("Protected unit, such as patient", default=guess.protected_unit) if interactive else None
+    )
     _tell_written((files.product, files.run), write_guess(files, guess, unit))
     for subject, text in guess_lines(guess):
         message(f"{subject + ':':<11} {text}")

@@ -283,7 +283,9 @@ _CONFIDENTIAL = (
     "--trials", type=click.IntRange(min=1), default=10, show_default=True, help="Number of private runs."
 )
 @click.option("--out", type=PATH, help="Folder for the report in the published layout.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first trial.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the first trial."
+)
 @bound_options
 @json_option
 def phsafe_accuracy_command(

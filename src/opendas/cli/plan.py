@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def plan_command(
     run_file: Path, advise: bool, full: bool, records: int | None, read_records: bool, as_json: bool
 ) -> None:
-    """Show what a run would cost and give, before anything is drawn: usual errors, loss, time and memory.
+    """Show the errors to expect of a run, its privacy loss, time and memory, before anything is drawn.
 
     Errors are those of a trial: the run's own estimator, on synthetic records of the same shape. --full adds
     the noise of every query group, errors by query group and estimator, and what is protected.
@@ -331,7 +331,11 @@ class _Teller:
     help="Our own search, or that of the 2020 Census with its six strategies.",
 )
 @click.option(
-    "--runs", type=click.IntRange(min=1), default=4, show_default=True, help="Runs that judge together."
+    "--runs",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="Runs over which a target is judged.",
 )
 @click.option(
     "--confirm",
@@ -345,7 +349,12 @@ class _Teller:
 )
 @click.option("--levels-only", is_flag=True, help="Do not try to save on single query groups.")
 @click.option(
-    "--most-runs", "most", type=click.IntRange(min=1), default=2000, show_default=True, help="Then give up."
+    "--most-runs",
+    "most",
+    type=click.IntRange(min=1),
+    default=2000,
+    show_default=True,
+    help="Give up after so many runs.",
 )
 @click.option("--memory", type=PATH, help="File of finished runs: a stopped search goes on.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
@@ -358,7 +367,7 @@ def tune_command(
     """Find the least privacy loss, and its allocation, that meets accuracy targets.
 
     The input of the run file must be public stand-in data, for instance those of the last census: a plan
-    tuned on confidential data would tell about them.
+    tuned on confidential data would reveal something about them.
 
     Example: opendas tune run.toml --targets targets.toml --source "2010 Census, P.L. 94-171" --to plan.toml
     """

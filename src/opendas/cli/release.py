@@ -95,8 +95,8 @@ def verify_command(out: Path, config: Path | None, as_json: bool, **options: Any
     released measurements. Neither check needs the input or a key.
 
     The output of `opendas phsafe` is checked row by row: folders, columns, the grid of regions, groups and
-    cells, variances, and losses under every bound. With --config, so is that of the published PHSafe program,
-    which has no certificate: what its configuration implies.
+    cells, variances, and losses under every bound. --config checks the output of the published PHSafe
+    program, which has no certificate, against its configuration.
 
     Example: opendas verify out --rederive
     """
@@ -242,7 +242,7 @@ def _published(out: Path, run_file: Path | None, to: Path | None) -> Release | P
 @out_argument
 @click.option("--runs", type=click.IntRange(min=2), default=50, show_default=True, help="Replicates.")
 @click.option("--product", help="One product. Default: all of the release.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of their noise.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of their noise.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes.")
 @click.option("--resume", is_flag=True, help="Finish what an interrupted command began.")
 @click.option(
@@ -446,7 +446,7 @@ def _margin_row(row: dict[str, Any], digits: int | None) -> dict[str, Any]:
 @click.option(
     "--truth", required=True, metavar="RUN.toml", type=PATH, help="The run file that names the input."
 )
-@click.option("--entities", is_flag=True, help="Also at entity categories: places, districts, ...")
+@click.option("--entities", is_flag=True, help="Also for entity categories: places, districts, ...")
 @click.option(
     "--blocks",
     metavar="PLAN",
