@@ -111,8 +111,14 @@ class Pages:
         answer = RedirectResponse(start if session.state is None else session.address(session.state), 303)
         if secrets.compare_digest(request.query_params.get("token", "").encode(), session.token.encode()):
             # The page with the table is reached from another one: the file that the browser is started with.
-            path, site = ("/budget/write", "strict") if session.table is None else ("/table", "lax")
-            answer.set_cookie(_cookie(request), session.token, path=path, httponly=True, samesite=site)
+            strict = session.table is None
+            answer.set_cookie(
+                _cookie(request),
+                session.token,
+                path="/budget/write" if strict else "/table",
+                httponly=True,
+                samesite="strict" if strict else "lax",
+            )
         return answer
 
     def page(self, page: Page[Any], form: Typed) -> Response:
