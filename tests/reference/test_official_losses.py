@@ -232,6 +232,7 @@ def _with_places(frame: Frame, codes: np.ndarray) -> Frame:
     return replace(frame, entities={**frame.entities, "place": codes})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mechanism", "some"), [(GAUSSIAN, 1), (LAPLACE, 9)])
 def test_exact_epsilons_leave_no_change_out(mechanism: Mechanism, some: int) -> None:
     """The account stops at changes that the formula bounds; the slow way looks at all."""

@@ -28,6 +28,8 @@ from opendas.schema.dhc_persons import GQ_CODES
 from opendas.schema.dhc_units import HOUSEHOLD_TYPES, dhc_units
 from opendas.schema.pl94 import pl94_persons, pl94_units
 
+pytestmark = pytest.mark.slow
+
 UNITS = dhc_units()
 HEADS = [CODE["householder_alone"], CODE["householder_not_alone"]]
 PARTNERS = [code for label, code in CODE.items() if label.endswith(("_spouse", "_partner"))]

@@ -257,6 +257,7 @@ def test_a_noisy_count_that_somebody_else_made_up_fails_by_its_signature(out: Pa
     assert list(failed(verify_output(out, signed_by=office.public))) == ["signature"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", list(Model))
 def test_estimates_are_made_again(out: Path, model: Model) -> None:
     names = post_process(out, model=model).files

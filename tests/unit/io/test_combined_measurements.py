@@ -158,6 +158,7 @@ def test_blocks_that_somebody_drew(files, capsys, tmp_path: Path) -> None:
     assert [row["variance"] for row in found] == pytest.approx(variance, rel=1e-7)
 
 
+@pytest.mark.slow
 def test_what_is_no_one_set_of_measurements_is_refused(files, tmp_path: Path, capsys) -> None:
     pl, dhc = files
 

@@ -52,6 +52,7 @@ def test_levels_product_and_noise_are_found(folder: Path) -> None:
     assert tree.levels[0].variances[0, place] == pytest.approx(10_000 / 3996, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", ["sex * age_38_groups", "P12", CELL, "relgq", "total"])
 def test_answers_are_the_sums_of_the_published_ones(folder: Path, question: str) -> None:
     """Against sums cell by cell of the answers that were written."""
@@ -86,6 +87,7 @@ def test_estimates_against_dense_algebra(folder: Path, question: str) -> None:
         assert np.allclose([row["variance"] for row in own], variance, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_command_answers_a_table_and_a_query(folder: Path, capsys) -> None:
     for query, rows in (("P12", 49), ("sex * age_38_groups", 76)):
         assert guarded(cli, ["interval", str(folder), "--query", query, "--geolevel", "tract", "--json"]) == 0
@@ -105,6 +107,7 @@ def test_totals_of_states_are_exact_and_nothing_else_of_the_release(folder: Path
     assert all(not level.invariants and level.joint is None for level in measured.tree.constraints.levels[1:])
 
 
+@pytest.mark.slow
 def test_types_without_facility_are_closed(folder: Path) -> None:
     measured, name = open_measured(folder, "relgq")
     kinds = np.bincount(MADE.product.schema.codes(MADE.blocks[2])[0], minlength=42)
@@ -126,6 +129,7 @@ def ask_counties(path: Path) -> None:
     measured.at(name, "county")
 
 
+@pytest.mark.slow
 def test_damaged_files_are_refused(folder: Path, tmp_path: Path) -> None:
     def refused(path: Path) -> str:
         with pytest.raises(FormatError) as caught:
@@ -178,6 +182,7 @@ def two_states(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_one_state_is_read_without_the_others(two_states: Path, capsys) -> None:
     question = ["interval", str(two_states), "--query", "sex", "--geolevel", "county"]
     assert guarded(cli, question) == 3
@@ -195,6 +200,7 @@ def test_one_state_is_read_without_the_others(two_states: Path, capsys) -> None:
     assert [float(row[3]) for row in (male, female)] == [row["variance"] ** 0.5 for row in wanted]
 
 
+@pytest.mark.slow
 def test_a_state_that_is_not_there_or_not_apart(two_states: Path, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no folder State=046"):
         BureauFile.open(two_states, "46")
@@ -207,6 +213,7 @@ def test_a_state_that_is_not_there_or_not_apart(two_states: Path, tmp_path: Path
         BureauFile.open(copy, "45")
 
 
+@pytest.mark.slow
 def test_every_published_table_has_a_margin_that_least_squares_can_take() -> None:
     for product in (MADE.product, dhc_units()):
         for name in published_tables(product.layout):

@@ -35,6 +35,8 @@ from opendas.tables.dhc_units import household_tables, unit_tables
 from opendas.tables.tabulate import tabulate, write_tables
 from opendas.verify.release import verify_release
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"P1": 1, "P3": 8, "P4": 3, "P5": 17, "P6": 7, "P7": 15, "P12": 49, "P14": 43, "P43": 63,
          "PCT12": 209, "PCT13": 49, "PCT22": 21, "PCO": 39,
          "P8": 71, "P9": 73, "P10": 71, "P11": 73, "P16": 3, "H10": 1, "PCO43": 63}  # fmt: skip

@@ -32,6 +32,8 @@ from opendas.verify.microdata import Microdata, check_quarters
 
 from .conftest import block_frame
 
+pytestmark = pytest.mark.slow
+
 PRODUCT = dhc_units()
 SHAPE = PRODUCT.schema.shape
 COLUMNS = [

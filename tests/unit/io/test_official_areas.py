@@ -38,6 +38,8 @@ from opendas.tables.legacy import header_members
 from opendas.tables.tabulate import LONG_SCHEMA, long_table, tabulate, write_tables
 from opendas.verify.release import verify_release
 
+pytestmark = pytest.mark.slow
+
 EMPTY = "980010002001000"
 LONG_COLUMNS = ["geocode", "name", "geolevel", "variable", "label", "value", "margin"]
 
