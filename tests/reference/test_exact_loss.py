@@ -40,7 +40,10 @@ def composed(answers: list[Answer], points: int = POINTS) -> ComposedLoss:
     return ComposedLoss(changes, points)
 
 
-@pytest.mark.parametrize(("answers", "reach"), CASES, ids=range(len(CASES)))
+@pytest.mark.parametrize(
+    ("answers", "reach"),
+    [pytest.param(*case, id=str(i), marks=[pytest.mark.slow] * (i == 4)) for i, case in enumerate(CASES)],
+)
 def test_full_enumeration_lies_between_the_bounds(answers: list[Answer], reach: int) -> None:
     loss = composed(answers)
     for epsilon in (-1.3, 0.0, 0.3, 1.0, 2.2):
