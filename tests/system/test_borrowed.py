@@ -314,6 +314,25 @@ def test_other_geography_and_a_file_without_blocks(made, tmp_path: Path) -> None
     assert not (tmp_path / "out").exists()
 
 
+def test_blocks_alone_in_what_is_above_them(tmp_path: Path) -> None:
+    """Their budget went up to it: no block was asked, and nothing is missing."""
+    path, _ = write_demo(tmp_path, 50)
+    old = pq.read_table(tmp_path / "frame.parquet")["GEOID"].to_pylist()
+    new = {code: f"{code[:5]}{number:06d}1001" for number, code in enumerate(old, start=100)}
+    for file in (tmp_path / "frame.parquet", tmp_path / "persons.parquet"):
+        table = pq.read_table(file)
+        pq.write_table(column(table, "GEOID", [new[code] for code in table["GEOID"].to_pylist()]), file)
+    path.write_text(path.read_text().replace('spine = "standard"', 'spine = "optimized"'))
+    opendas.release(opendas.load(path), tmp_path / "own", seed=1, measurements="full")
+    opendas.export_measurements(tmp_path / "own", tmp_path / "nmf")
+    nmf = tmp_path / "nmf" / "pl94-persons"
+    (tmp_path / "nmf" / "STAMPS").unlink()
+    assert not (nmf / "Block.parquet" / "DPQuery").exists()
+    release = opendas.estimate_published([nmf], tmp_path / "out")
+    assert microdata(tmp_path / "out") == microdata(tmp_path / "own") != {}
+    assert all(check.ok for check in release.verify(rederive=True))
+
+
 def test_one_state_of_two(made, tmp_path: Path) -> None:
     """A file of two states gives for one of them what the file of that state alone gives."""
     first, nmf = made["standard"] / "nmf" / "pl94-persons", tmp_path / "nmf"

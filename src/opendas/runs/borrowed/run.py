@@ -114,7 +114,8 @@ def _borrowed(
     first: BorrowedRun | None,
 ) -> BorrowedRun:
     """Return the run of one histogram of a file; `first` is that of its companion, with which it agrees."""
-    if not tree.levels[-1].queries:
+    asked = [len(level) for level, noisy in zip(tree.spine.levels, tree.levels, strict=True) if noisy.queries]
+    if not asked or asked[-1] < len(tree.spine.leaf):  # a block alone in what was asked above it is that
         raise FormatError(
             "Block.parquet/DPQuery: no block was measured, or this part of the file is missing: microdata of "
             "blocks cannot be made of what is above them."
