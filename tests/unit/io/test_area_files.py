@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from shapely.geometry import box
+from support.data import shared_data
 
 from opendas.errors import ConfigError, FormatError, GeographyError
 from opendas.files.area_files import Blocks, area_weights, read_area_file, read_plans
@@ -231,6 +232,21 @@ def test_zip_files(tmp_path: Path) -> None:
     (tmp_path / "no.zip").write_bytes(b"PK")
     with pytest.raises(FormatError, match="no whole zip"):
         read_area_file(tmp_path / "no.zip", FRAME)
+
+
+def test_the_official_files_of_a_state() -> None:
+    """Every kind of area of Rhode Island 2020: how many areas its file has, and blocks in them."""
+    folder = shared_data("baf_2020_ri")
+    codes = pq.read_table(folder / "ri_2020_block_assignment.parquet")["GEOID"].to_pylist()
+    blocks = Blocks(Frame(np.array(sorted(codes), dtype="S15"), {}, "block"))
+    expected = {
+        "AIANNH": (1, 25), "CD": (2, 25649), "INCPLACE_CDP": (36, 14208), "MCD": (40, 25649),
+        "SDELM": (5, 1392), "SDSEC": (1, 531), "SDUNI": (31, 24257),
+        "SLDL": (75, 25649), "SLDU": (38, 25649), "VTD": (422, 25629),
+    }  # fmt: skip
+    for kind, sizes in expected.items():
+        found = read_area_file(Path(f"{folder}/BlockAssign_ST44_RI.zip:{kind}"), blocks)
+        assert (len(found.names), len(found.leaf)) == sizes, kind
 
 
 @pytest.mark.parametrize("suffix", ["geojson", "gpkg", "shp", "parquet"])
