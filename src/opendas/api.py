@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from opendas.runs.simulated.experiment import experiment
     from opendas.runs.simulated.microdata import PublishedMicrodata
     from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
+    from opendas.tuning.improve import improve
     from opendas.tuning.tune import Tuning
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "export_microdata",
     "export_tidy",
     "forget_key",
+    "improve",
     "ledger",
     "load",
     "measure",
@@ -96,6 +98,7 @@ _ELSEWHERE = {
     "estimate_published": "opendas.runs.borrowed.taking",
     "exact_level": "opendas.intervals.laws",
     "experiment": "opendas.runs.simulated.experiment",
+    "improve": "opendas.tuning.improve",
     "load": "opendas.runs.run",
     "publish_to": "opendas.runs.publish",
     "write_comparison": "opendas.comparison.page",

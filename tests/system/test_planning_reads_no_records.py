@@ -52,6 +52,11 @@ COMMANDS = {
     "account": ("account",),
     "exact account": ("account", "--exact"),
     "allocate": ("allocate", "--total", "1"),
+    "tune": (
+        *("tune", "--same-loss", "--improve", "block/total", "--may-worsen", "region"),
+        *("--may-worsen", "town", "--may-worsen", "block"),
+        *("--runs", "2", "--confirm", "2", "--rounds", "1", "--steps", "0"),
+    ),
 }
 
 

@@ -109,6 +109,7 @@ def test_the_public_names_are_these() -> None:
         "export_microdata",
         "export_tidy",
         "forget_key",
+        "improve",
         "ledger",
         "load",
         "measure",

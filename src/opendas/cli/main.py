@@ -53,7 +53,7 @@ COMMANDS = {
     "account": "budget",
     "allocate": "budget",
     "explore": "start",
-    "tune": "plan",
+    "tune": "tune",
     "phsafe": "phsafe",
     "phsafe-post": "phsafe",
     "phsafe-accuracy": "phsafe",

@@ -1,22 +1,17 @@
-"""Commands before a run: ``plan``, ``spine`` and ``tune``. Nothing is drawn or spent."""
+"""Commands before a run: ``plan`` and ``spine``. Nothing is drawn or spent."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from opendas.cli.options import PATH, json_option, ledger_option, read_records_option, run_file_argument
+from opendas.cli.options import json_option, read_records_option, run_file_argument
 from opendas.cli.output import duration, echo_protection, emit_json, message, telling_compilation, text_table
 from opendas.runs.progress.clock import size_text
-
-if TYPE_CHECKING:
-    from opendas.tuning.judge import Step
-    from opendas.tuning.tune import Tuning
 
 
 @click.command("plan")
@@ -297,116 +292,3 @@ def spine_command(run_file: Path, read_records: bool, as_json: bool) -> None:
         click.echo("expected standard error of the total, by least squares on the noise alone")
         click.echo("(released counts are not negative, so that small ones, at blocks, err far less):")
         click.echo(text_table(answer["expected"], ["name", "areas", "mean_sd", "max_sd", "standard_mean_sd"]))
-
-
-class _Teller:
-    """Says on stderr what each allocation did, and how long an allocation takes."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.started = time.monotonic()
-
-    def __call__(self, step: Step) -> None:
-        self.steps += 1
-        each = (time.monotonic() - self.started) / self.steps
-        values = ", ".join("no areas" if value is None else f"{value:.4g}" for value in step.values)
-        verdict = "met" if step.passed else "not met"
-        message(
-            f"{self.steps:4d}  {step.stage}: loss {float(step.candidate.total):.4g}, {verdict} ({values}); "
-            f"{each:.1f} s each"
-        )
-
-
-@click.command("tune")
-@run_file_argument
-@click.option("--targets", type=PATH, required=True, help="File of accuracy targets (TOML).")
-@click.option(
-    "--source", required=True, help="Which public data the run file's input is; goes into the plan."
-)
-@click.option(
-    "--method",
-    type=click.Choice(["search", "level-by-level"]),
-    default="search",
-    show_default=True,
-    help="Our own search, or that of the 2020 Census with its six strategies.",
-)
-@click.option(
-    "--runs",
-    type=click.IntRange(min=1),
-    default=4,
-    show_default=True,
-    help="Runs over which a target is judged.",
-)
-@click.option(
-    "--confirm",
-    type=click.IntRange(min=0),
-    default=25,
-    show_default=True,
-    help="Independent runs at the end.",
-)
-@click.option(
-    "--tolerance", type=float, default=0.1, show_default=True, help="Relative step at which a loss is found."
-)
-@click.option("--levels-only", is_flag=True, help="Do not try to save on single query groups.")
-@click.option(
-    "--most-runs",
-    "most",
-    type=click.IntRange(min=1),
-    default=2000,
-    show_default=True,
-    help="Give up after so many runs.",
-)
-@click.option("--memory", type=PATH, help="File of finished runs: a stopped search goes on.")
-@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
-@click.option("--to", type=PATH, help="Write the plan here, as a run file.")
-@ledger_option
-@json_option
-def tune_command(
-    run_file: Path, targets: Path, levels_only: bool, to: Path | None, as_json: bool, **options: Any
-) -> None:
-    """Find the least privacy loss, and its allocation, that meets accuracy targets.
-
-    The input of the run file must be public stand-in data, for instance those of the last census: a plan
-    tuned on confidential data would reveal something about them.
-
-    Example: opendas tune run.toml --targets targets.toml --source "2010 Census, P.L. 94-171" --to plan.toml
-    """
-    from opendas.custody.folders import make_folder, write_atomic
-    from opendas.runs.run import load
-    from opendas.tuning.tune import Settings, plan_toml, tune
-
-    settings = Settings(queries=not levels_only, tell=_Teller(), **options)
-    if to is not None and to.exists():
-        raise click.UsageError(f"{to} exists already; name another file with --to.")
-    if to is not None:
-        make_folder(to.parent)  # rather now than after hours
-    tuning = tune(load(run_file, read_records=True), targets, settings)
-    if to is not None:
-        write_atomic(to, plan_toml(tuning, to).encode())
-        message(f"plan written to {to}")
-    if as_json:
-        emit_json(tuning.to_dict())
-    else:
-        _show_tuning(tuning)
-
-
-def _show_tuning(tuning: Tuning) -> None:
-    name = tuning.run.resolved.mechanism.loss_name
-    total = tuning.candidate.total
-    click.echo(f"{name} {float(total):.6g}, strategy: {tuning.candidate.strategy.name}")
-    rows = [
-        {"geolevel": level, name: float(loss), "share": float(loss / total)}
-        for level, loss in tuning.candidate.levels.items()
-    ]
-    click.echo(text_table(rows))
-    if tuning.confirmations:
-        click.echo()
-        click.echo(f"confirmed in {tuning.settings.confirm} independent runs:")
-    for found in tuning.confirmations:
-        if found.together is None:
-            click.echo(f"  {found.target}: no areas")
-        else:
-            click.echo(
-                f"  {found.target}: {found.together:.4g} together, {found.lowest:.4g} to {found.highest:.4g} "
-                f"in single runs, met by itself in {found.runs_met} of {found.runs}"
-            )

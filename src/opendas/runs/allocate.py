@@ -165,7 +165,7 @@ def allocate_run(
         pairs,
         resolved.levels,
         resolved.mechanism,
-        source=source or f"{_PUBLIC}{_demonstration(run)}",
+        source=source or f"{_PUBLIC}{demonstration(run)}",
         total=_total(run) if total is None and mse is None else total,
         mse=mse,
         weights=pair_weights(pairs, weights or {}),
@@ -205,7 +205,7 @@ def _after_least_squares(run: Run, total: Number | None, weights: Mapping[str, f
         neighbours=resolved.neighbours,
         delta=_delta(run),
     )
-    return RunAllocation(replace(found, source=f"{found.source}{_demonstration(run)}"))
+    return RunAllocation(replace(found, source=f"{found.source}{demonstration(run)}"))
 
 
 def public_pairs(run: Run) -> tuple[Pair, ...]:
@@ -320,7 +320,7 @@ def _delta(run: Run) -> Fraction:
     return DEFAULT_DELTA if given is None else parse_fraction(given, "delta")
 
 
-def _demonstration(run: Run) -> str:
+def demonstration(run: Run) -> str:
     """Say where a frame came from that is no public list."""
     if run.resolved.reader.frame == FRAME_FROM_RECORDS:
         return "; the frame was taken from the records, which publishes its leaves"

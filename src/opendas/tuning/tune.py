@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from opendas.budget.allocation import shares_json
@@ -250,18 +251,33 @@ def plan_toml(tuning: Tuning, to: Path) -> str:
     - Returns: TOML. ``[input]`` is that of the stand-in data: to be replaced before the real run.
     """
     run = tuning.run
+    one_pass = tuning.candidate.strategy.one_pass and run.resolved.estimator == "topdown"
+    passes = {"least_squares": {"*": [["rest"]]}} if one_pass else {}  # others have one pass
+    return run_file_text(run, to, _preamble(tuning), tuning.settings.source, tuning.budget, passes)
+
+
+def run_file_text(
+    run: Run,
+    to: Path,
+    preamble: Sequence[str],
+    source: str,
+    budget: Mapping[str, Any],
+    passes: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
+    """Return the run file of a run with another budget.
+
+    - `run`: loaded from a file.
+    - `to`: where the file will lie; its paths are relative to that.
+    - `preamble`: comments.
+    - `passes`: what changes of ``[passes]``.
+    """
     document: dict[str, Any] = tomllib.loads(run.path.read_text(encoding="utf-8"))
     move_paths(document, run.path.resolve().parent, to.resolve().parent)
     delta = document.get("budget", {}).get("delta")
-    document["budget"] = {
-        "source": tuning.settings.source,
-        **({} if delta is None else {"delta": delta}),
-        **tuning.budget,
-    }
-    if tuning.candidate.strategy.one_pass and run.resolved.estimator == "topdown":  # others have one pass
-        passes = document.setdefault("passes", {})
-        passes["least_squares"] = {"*": [["rest"]]}
-    return "\n".join(_preamble(tuning)) + "\n" + toml_document(document)
+    document["budget"] = {"source": source, **({} if delta is None else {"delta": delta}), **budget}
+    if passes:
+        document.setdefault("passes", {}).update(passes)
+    return "\n".join(preamble) + "\n" + toml_document(document)
 
 
 def _preamble(tuning: Tuning) -> list[str]:

@@ -95,6 +95,7 @@ class Trial:
         *,
         at_top: bool = False,
         child_cells: float = CHILD_CELLS,
+        most: int = LEAVES,
     ) -> Trial | None:
         """Return the trial of a run; None where no small run can be made of its product.
 
@@ -102,11 +103,12 @@ class Trial:
         - `at_top`: only the topmost table matters: where there are many cells, few leaves share all the
           records.
         - `child_cells`: where there are many cells, about how many leaves times cells with records it has.
+        - `most`: leaves of the trial: the first of the frame.
         """
         if not timed(run.product):
             return None
         whole = at_top and records is not None and run.product.schema.size > MANY_CELLS
-        leaves = min(FEWEST, len(run.frame)) if whole else _leaves(run, records, child_cells)
+        leaves = min(FEWEST, len(run.frame)) if whole else _leaves(run, records, child_cells, most)
         frame = run.frame.take(np.arange(leaves))
         # Records of nobody have no earlier census.
         part = run.changed(product=replace(run.product, prior=None)).on_frame(frame)
@@ -148,9 +150,9 @@ class Trial:
         )
 
 
-def _leaves(run: Run, records: float | None, child_cells: float) -> int:
+def _leaves(run: Run, records: float | None, child_cells: float, most: int) -> int:
     """Return how many leaves a trial has: fewer where their families would have many cells with records."""
-    most, cells = min(LEAVES, len(run.frame)), int(np.count_nonzero(run.product.possible))
+    most, cells = min(most, len(run.frame)), int(np.count_nonzero(run.product.possible))
     if cells <= MANY_CELLS:
         return most
     leaves = np.arange(1.0, most + 1)
