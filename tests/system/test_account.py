@@ -38,7 +38,7 @@ def answer(capsys: Capture, *arguments: str) -> Any:
     assert guarded(cli, ["account", "--json", *arguments]) == 0
 
     def fail(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     return json.loads(capsys.readouterr().out, parse_constant=fail)
 

@@ -70,7 +70,7 @@ def strict_json(text: str) -> Any:
     """Parse strict JSON."""
 
     def fail(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     return json.loads(text, parse_constant=fail)
 

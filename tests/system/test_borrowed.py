@@ -255,7 +255,7 @@ def elsewhere(table: pa.Table) -> pa.Table:
 FAULTS = {
     "another spine": ("Block", "DPQuery", elsewhere, "is below no geounit of Block_Group.parquet"),
     "a part is missing": ("Block_Group", "DPQuery", without_first, "a part of its measurements is missing"),
-    "duplicated geounits": ("County", "DPQuery", lambda t: pa.concat_tables([t, t]), "is there twice"),
+    "duplicated geounits": ("County", "DPQuery", lambda t: pa.concat_tables([t, t]), "appears twice"),
     "a query cut off": ("Block", "DPQuery", cut, "values in query"),
     "other variances": (
         "Tract",
@@ -409,7 +409,7 @@ def test_a_missing_geolevel_and_other_products(made, tmp_path: Path, capsys) -> 
     assert "geolevel Block is missing" in capsys.readouterr().err
     assert guarded(cli, [*asked, str(tmp_path)]) == 2
     assert guarded(cli, [*asked, *[str(made["standard"] / "nmf" / "pl94-persons")] * 2]) == 2
-    assert "there twice" in capsys.readouterr().err
+    assert "appear twice" in capsys.readouterr().err
     assert guarded(cli, ["estimate", str(made["standard"] / "persons.toml"), "--state", "RI"]) == 2
     assert guarded(cli, ["estimate", "--from-nmf", str(nmf)]) == 2
     units = str(made["standard"] / "nmf" / "pl94-units")

@@ -181,7 +181,7 @@ def test_what_is_no_book_is_refused_with_the_command_that_makes_one(tmp_path: Pa
 def test_seeded_runs_are_not_for_data_with_an_account(tmp_path: Path, book: Path) -> None:
     path = write_mini(tmp_path / "data")
     release(load(path), tmp_path / "one", RunOptions(ledger=book))
-    with pytest.raises(PrivacyError, match=r"pass every limit|share"):
+    with pytest.raises(PrivacyError, match=r"exceed every limit|share"):
         release(load(path), tmp_path / "two", RunOptions(seed=1))
     assert acts(book).count("measure") == 1
 

@@ -148,7 +148,7 @@ def test_a_stopped_experiment_goes_on(run: od.Run, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="something else"):
         od.experiment(run, rhos=[1], seeds=1, state=state, entities=True)
     state.write_text("no state\n")
-    with pytest.raises(ConfigError, match="no file of finished runs"):
+    with pytest.raises(ConfigError, match="not a file of finished runs"):
         od.experiment(run, rhos=[1], seeds=1, state=state)
 
 

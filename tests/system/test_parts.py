@@ -124,7 +124,7 @@ def test_what_is_no_estimator_is_refused_before_anything_is_read(
     points = {ESTIMATORS: {"nofit": "bad_parts:NoFit", "gone": "bad_parts:Gone", "absent": "no_module:Part"}}
     see(monkeypatch, install(tmp_path / "site", "bad-parts", "0", modules, points))
     for name, said in (
-        ("nofit", "no estimator"),
+        ("nofit", "not an estimator"),
         ("gone", "cannot be loaded"),
         ("absent", "cannot be loaded"),
     ):

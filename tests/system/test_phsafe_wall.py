@@ -618,7 +618,7 @@ def test_an_interrupted_run_leaves_no_counts_outside_confidential(
 SPOILED: dict[str, Callable[[World], object]] = {
     "an age": lambda w: w[0].append(person(QAGE=MARK)),
     "an age too large": lambda w: w[0].append(person(QAGE=NUMBER)),
-    "a key that is no number": lambda w: w[0].append(person(MAFID=MARK)),
+    "a key that is not a number": lambda w: w[0].append(person(MAFID=MARK)),
     "a place of no number": lambda w: w[2].append(dict(w[2][0], MAFID=MARK)),
     "a type of place": lambda w: w[2].append(dict(w[2][0], MAFID=NUMBER, RTYPE=MARK)),
     "a code": lambda w: w[0].append(person(RELSHIP=MARK)),
@@ -648,7 +648,7 @@ def test_no_message_quotes_the_input(
     case = Case(tmp_path, world)
     code = case("--json", mode=mode)
     # A person whose key is in no place is outside of the states of the run.
-    assert code == 3 or (code == 0 and (mode == "non-private" or what == "a key that is no number")), what
+    assert code == 3 or (code == 0 and (mode == "non-private" or what == "a key that is not a number")), what
     text = said_and_written(case, written, capsys, caplog)
     for word in (MARK, NUMBER, "866173311"):
         assert word.encode() not in text, what

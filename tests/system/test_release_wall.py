@@ -449,7 +449,7 @@ SPOILED = {
     "a label outside its list": lambda f: corrupt(f, f"000000,{MARK},adult,3"),
     "a geocode outside the frame": lambda f: corrupt(f, f"{MARK[:6]},home,adult,3"),
     "a geocode of another length": lambda f: corrupt(f, f"{MARK}{MARK},home,adult,3"),
-    "a count that is no number": lambda f: corrupt(f, f"000000,home,adult,{MARK}"),
+    "a count that is not a number": lambda f: corrupt(f, f"000000,home,adult,{MARK}"),
     "a count that is negative": lambda f: corrupt(f, f"000000,home,adult,-{NUMBER}"),
     "a count that is too large": lambda f: corrupt(f, f"000000,home,adult,{NUMBER}{NUMBER}{NUMBER}"),
     "a count with a fraction": lambda f: corrupt(f, f"000000,home,adult,{NUMBER}.5"),

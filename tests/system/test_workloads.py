@@ -127,7 +127,7 @@ def test_weights_share_out_exactly() -> None:
         ({}, "either a kind"),
         ({"kind": "prefixes", "ranges": [["0"]]}, "either a kind"),
         ({"kind": "suffixes"}, "known are prefixes, dyadic"),
-        ({"ranges": [["9"]]}, "no level"),
+        ({"ranges": [["9"]]}, "not a level"),
         ({"ranges": [["0..2"]], "weights": [1, 1]}, "expected 1 positive"),
         ({"ranges": [["0..2"]], "weights": ["0"]}, "expected 1 positive"),
         ({"ranges": [["0..2"]], "weights": [0.5]}, "binary floating-point"),

@@ -136,7 +136,7 @@ def test_bounded_neighbours_halve_what_a_budget_buys(
         (("--mechanism", "laplace", "--total", "1", "--weights", "1,-2,1"), "number 2 is -2"),
         (("--mechanism", "laplace", "--total", "1", "--weights", "1,x,1"), "--weights: 'x' is not a number"),
         (("--mechanism", "laplace", "--total", "1", "--weights", "country=2"), "no level 'country'"),
-        (("--mechanism", "laplace", "--total", "1", "--weights", "block=2,block=3"), "there twice"),
+        (("--mechanism", "laplace", "--total", "1", "--weights", "block=2,block=3"), "appears twice"),
         (("--mechanism", "laplace", "--total", "1", "--weights", "block=2,3"), "NAME=NUMBER"),
         (("--mechanism", "laplace", "--total", "1", "--neighbours", "both"), "neighbours"),
         (("--mechanism", "laplace", "--total", "1", "--prior", "x.json"), "--prior does not go with"),

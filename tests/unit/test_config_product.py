@@ -105,7 +105,7 @@ def test_an_unknown_product_names_the_nearest() -> None:
         ('attribute = "group"', 'attribute = "gruop"', "no attribute 'gruop'; did you mean group?"),
         ('["black", "other"] }', '["black"] }', "level 'other' of 'group' is in no group"),
         ('["black", "other"] }', '["black", "other", "white"] }', "level 'white' is in two groups"),
-        ('["black", "other"] }', '["black", "othr"] }', "'othr' is no level of 'group'"),
+        ('["black", "other"] }', '["black", "othr"] }', "'othr' is not a level of 'group'"),
         ('"broad * age"', '"broad * group"', "uses one attribute twice"),
         ('"broad * age"', '"sex"', "line 12, field queries.groups.2: query group 'sex'"),
         ('"broad * age"', '"braod * age"', "field queries.groups.2: query group 'braod * age'"),
@@ -176,8 +176,8 @@ def test_structural_zeros_by_recodes_and_runs(tmp_path: Path, zero: str, groups:
 @pytest.mark.parametrize(
     ("zero", "message"),
     [
-        ('broad = ["black"]', r"'black' is no level of 'broad'"),
-        ('group = ["other..white"]', r"'other..white' is no level of 'group'"),
+        ('broad = ["black"]', r"'black' is not a level of 'broad'"),
+        ('group = ["other..white"]', r"'other..white' is not a level of 'group'"),
         ('broad = ["other"]\ngroup = ["white"]', "leaves no level of 'group'"),
         ('braod = ["other"]', "did you mean broad"),
     ],

@@ -230,7 +230,7 @@ def test_lines_of_another_width_in_all_files_come_together(copy: Path) -> None:
     ("text", "words"),
     [
         (None, "takes an ini file"),
-        ("nonsense", "is no ini file"),
+        ("nonsense", "is not an ini file"),
         ("[other]\na = 1\n", "has no section"),
         ("[paths]\nper_dir = x\n", "unit_file_format: is missing"),
         ("[paths]\nper_dir = %x\n", "write %% where"),

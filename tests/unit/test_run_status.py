@@ -260,11 +260,11 @@ def test_odd_lines_of_a_log_are_borne(tmp_path: Path, log: RunLog, line: dict[st
 def test_folders_that_are_none_of_ours(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such folder"):
         folder_status(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="no output folder"):
+    with pytest.raises(ConfigError, match="not an output folder"):
         folder_status(tmp_path)
     file = tmp_path / "file"
     file.write_text("")
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is not a folder"):
         folder_status(file)
 
 

@@ -236,7 +236,7 @@ def test_a_pipe_in_the_place_of_a_key_is_refused_at_once(tmp_path: Path) -> None
     reading = threading.Thread(target=read, daemon=True)
     reading.start()
     reading.join(20)
-    assert "no regular file" in told[0]
+    assert "not a regular file" in told[0]
 
 
 def test_a_private_folder_is_0700_from_its_first_moment(

@@ -219,7 +219,7 @@ def test_a_stopped_search_goes_on_from_its_memory(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="something else"):
         FinishedRuns(read_tallies, path, "you")
     path.write_text("{}\n")
-    with pytest.raises(ConfigError, match="no file of finished runs"):
+    with pytest.raises(ConfigError, match="not a file of finished runs"):
         FinishedRuns(read_tallies, path, "me")
 
 

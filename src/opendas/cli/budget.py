@@ -444,10 +444,10 @@ def _named_weights(text: str) -> dict[str, float]:
         name, equals, value = part.rpartition("=")
         if not equals or not name.strip():
             raise BudgetError(
-                f'--weights: {part.strip()!r} is no weight; write NAME=NUMBER, for instance "block=2".'
+                f'--weights: {part.strip()!r} is not a weight; write NAME=NUMBER, for instance "block=2".'
             )
         if name.strip() in given:
-            raise BudgetError(f"--weights: {name.strip()!r} is there twice.")
+            raise BudgetError(f"--weights: {name.strip()!r} appears twice.")
         given[name.strip()] = _weight(value)
     return given
 

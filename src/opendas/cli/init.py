@@ -103,7 +103,7 @@ def init_table(
         _discover_table(files, columns, unit or "record", (rho, delta), ledger)
         return
     if ledger is not None:
-        raise ConfigError("--ledger goes with --rho: a guess is no act of an account.")
+        raise ConfigError("--ledger goes with --rho: a guess is not an act of an account.")
     if melt is not None:
         if interactive or geography or attributes or count:
             raise ConfigError("--melt names the columns by itself; leave the other options out.")

@@ -108,9 +108,9 @@ class BookTerms:
         """Return the loss of an act for one protected unit, in rho."""
         if not self.change.factors.get(entry.unit):
             raise PrivacyError(
-                f"the account is one of a {self.unit}, and {entry.product} protects a {entry.unit}: nothing "
-                "says what one costs the other, so that the sum would be split. Declare in the product file "
-                f'what its records are (protected_unit = "{self.unit}"), or make a book for its own data.'
+                f"the account protects a {self.unit}, and {entry.product} a {entry.unit}: no known factor "
+                "converts the loss of one into that of the other. Declare in the product file what its "
+                f'records are (protected_unit = "{self.unit}"), or make a book for its own data.'
             )
         cost = entry.cost(self.relation, self.change)
         if cost is None:
@@ -120,8 +120,8 @@ class BookTerms:
             )
         if isinstance(cost[0], str):
             raise PrivacyError(
-                "noise from a seed, and an infinite budget, pass every limit: they are for synthetic or "
-                "public data, and this data set has an account. Nothing was drawn."
+                "noise from a seed, and an infinite budget, exceed every limit: use them for synthetic or "
+                "public data; this data set has an account. Nothing was drawn."
             )
         return cost[0]
 

@@ -149,13 +149,13 @@ def read_lines(data: bytes, name: str) -> tuple[tuple[LedgerLine, ...], int]:
 
 
 def _reason(error: Exception) -> str:
-    return str(error).rstrip(".") if isinstance(error, PrivacyError) else "this is no ledger line"
+    return str(error).rstrip(".") if isinstance(error, PrivacyError) else "this is not a ledger line"
 
 
 def _read_line(text: bytes, earlier: Sequence[LedgerLine]) -> LedgerLine:
     record = json.loads(text)
     if not isinstance(record, dict) or canonical_json(record) != text:
-        raise PrivacyError("this is no ledger line")
+        raise PrivacyError("this is not a ledger line")
     if record.pop("sha256") != _checksum(record):
         raise PrivacyError("the line does not match its own checksum")
     if record.pop("format") not in _KNOWN_FORMATS:

@@ -244,8 +244,8 @@ class KeyShare:
             if 2 <= threshold <= shares <= _MOST_SHARES and 1 <= index <= shares and share._text() == text:
                 return share
         raise PrivacyError(
-            f"{path} is no share of a key, or it was changed: it is not of the form {_SHARE_HEADER}, or does "
-            "not agree with the digest in its last line. Take another share of the same key."
+            f"{path} is not a share of a key, or it was changed: it is not of the form {_SHARE_HEADER}, or "
+            "does not agree with the digest in its last line. Take another share of the same key."
         )
 
     def _text(self) -> str:

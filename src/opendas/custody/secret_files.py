@@ -121,7 +121,7 @@ def read_secret(path: Path) -> str:
 def _check_alone(path: Path, status: os.stat_result) -> None:
     """Refuse a file that someone else may know."""
     if not stat.S_ISREG(status.st_mode):
-        raise EnvironmentFailure(f"Could not read the key file {path}: it is no regular file.")
+        raise EnvironmentFailure(f"Could not read the key file {path}: it is not a regular file.")
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
         raise PrivacyError(

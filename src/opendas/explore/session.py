@@ -61,7 +61,7 @@ class Session:
             try:
                 document = json.loads(plain)
             except (ValueError, RecursionError):
-                raise ConfigError("The kept state is damaged: it is no JSON. Keep it again.") from None
+                raise ConfigError("The kept state is damaged: it is not JSON. Keep it again.") from None
             if isinstance(document, dict) and "privacy_budget" in document:
                 return household_state(config_fields(parse_config(plain, Mode.PRIVATE)))
             return self._checked(state_document(document))

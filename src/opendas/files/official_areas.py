@@ -91,7 +91,7 @@ class OfficialAreas:
         try:
             return {code: (float(x), float(y)) for code, x, y in zip(*columns, strict=True) if x and y}
         except ValueError as error:
-            raise FormatError("a coordinate of the official areas is no number.") from error
+            raise FormatError("a coordinate of the official areas is not a number.") from error
 
 
 def official_areas_path(release: Path, product: str) -> Path:

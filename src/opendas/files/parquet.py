@@ -195,7 +195,7 @@ def reading(path: Path) -> Iterator[None]:
     except OSError as error:
         if isinstance(path, RemotePath):
             raise EnvironmentFailure(
-                f"{path.address} cannot be read, or is no whole file: {error.strerror or 'read error'}."
+                f"{path.address} cannot be read, or is not a whole file: {error.strerror or 'read error'}."
             ) from error
         if error.errno is not None:
             raise EnvironmentFailure(
@@ -228,9 +228,9 @@ def read_metadata(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(stored[METADATA_KEY])
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path.name}: the 'opendas' metadata are no JSON.") from error
+        raise FormatError(f"{path.name}: the 'opendas' metadata are not JSON.") from error
     if not isinstance(value, dict):
-        raise FormatError(f"{path.name}: the 'opendas' metadata are no JSON object.")
+        raise FormatError(f"{path.name}: the 'opendas' metadata are not a JSON object.")
     return value
 
 

@@ -428,7 +428,7 @@ def tied_rows(tie: Tie, query: QueryGroup, earlier: Product) -> Ints:
         for cell in counted:
             if cell not in cells or found[cells[cell]] >= 0:
                 raise ConfigError(
-                    f"[tie] rows: {cell!r} of {label!r} is no cell of {tie.product}, or is named twice."
+                    f"[tie] rows: {cell!r} of {label!r} is not a cell of {tie.product}, or is named twice."
                 )
             found[cells[cell]] = rows[label]
     return found

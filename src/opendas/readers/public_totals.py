@@ -114,7 +114,7 @@ def _whole(column: pa.ChunkedArray, rows: list[int], name: str, source: str) -> 
     try:
         found = pc.cast(column.take(pa.array(rows)), pa.int64())
     except pa.ArrowInvalid as error:
-        raise FormatError(f"{source}: a count in {name} that is no whole number.") from error
+        raise FormatError(f"{source}: a count in {name} that is not a whole number.") from error
     counts = np.asarray(found.fill_null(-1), dtype=np.int64)
     if bool(np.any(counts < 0)):
         raise FormatError(f"{source}: a count in {name} that is missing or below zero.")

@@ -115,7 +115,7 @@ class LongForm:
                 continue
             if label not in schema.attribute(name).levels or name in spec.constants:
                 raise ConfigError(
-                    f"[input] other: {label!r} is no level of {name!r} that its column could have: it has "
+                    f"[input] other: {label!r} is not a level of {name!r} that its column could have: it has "
                     f"{', '.join(schema.attribute(name).levels[:12])}."
                 )
         others = None

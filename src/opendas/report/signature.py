@@ -51,10 +51,10 @@ def _read(path: Path) -> tuple[PublicKey, bytes]:
             for name, line in (("key", key), ("signature", signature))
         )
     except (OSError, ValueError) as error:
-        raise FormatError(f"{path.name} is no signature of this program.") from error
+        raise FormatError(f"{path.name} is not a signature of this program.") from error
     again = f"{_FORMAT}\nkey {public.hex()}\nsignature {signed.hex()}\n"
     if text != again or form != _FORMAT or end or len(public) != 32:
-        raise FormatError(f"{path.name} is no signature of this program.")
+        raise FormatError(f"{path.name} is not a signature of this program.")
     return PublicKey(public), signed
 
 

@@ -347,7 +347,7 @@ def check_custody(seed: int | None, command: str | None, passphrase: Passphrase 
     if seed is not None and command is not None:
         raise ConfigError("a seeded run takes no key command.")
     if passphrase is not None and seed is not None:
-        raise ConfigError("a seeded run takes no passphrase: its key is no secret.")
+        raise ConfigError("a seeded run takes no passphrase: its key is not a secret.")
     if passphrase is not None and command is not None:
         raise ConfigError("a passphrase goes with a stored key; that of a key command is kept elsewhere.")
 
@@ -458,7 +458,7 @@ def forget_keys(out: Path, kind: type[Workspace] = Workspace, ledger: Path | Non
     """
     folder = out / "confidential" / "keys"
     if not folder.is_dir():
-        raise ConfigError(f"{out} is no output folder of a run.")
+        raise ConfigError(f"{out} is not an output folder of a run.")
     gone = []
     with kind(out, ledger) as space:
         for path in sorted(folder.glob("*.key")):

@@ -136,7 +136,8 @@ class Recode:
             for level in members:
                 if level not in position:
                     raise ConfigError(
-                        f"recode {self.name!r}, group {label!r}: {level!r} is no level of {attribute.name!r}."
+                        f"recode {self.name!r}, group {label!r}: {level!r} is not a level of "
+                        f"{attribute.name!r}."
                     )
                 if group_of[position[level]] >= 0:
                     raise ConfigError(f"recode {self.name!r}: level {level!r} is in two groups.")
@@ -203,7 +204,7 @@ class Schema:
         for attribute in self.attributes:
             label = levels[attribute.name]
             if label not in attribute.levels:
-                raise SchemaError(f"{label!r} is no level of {attribute.name!r}.")
+                raise SchemaError(f"{label!r} is not a level of {attribute.name!r}.")
             codes.append(attribute.levels.index(label))
         return int(np.ravel_multi_index(codes, self.shape))
 

@@ -294,5 +294,5 @@ class ContributionBound:
         """
         at_most, distinct = record["at_most"], record["distinct"]
         if isinstance(at_most, bool) or not isinstance(at_most, int) or at_most < 1:
-            raise ValueError("at_most is no number of records")
+            raise ValueError("at_most is not a number of records")
         return cls(str(record["unit_id"]), at_most, None if distinct is None else Distinct(distinct))

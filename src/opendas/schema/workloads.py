@@ -75,7 +75,7 @@ def find_workload(kind: str) -> LevelPartitions:
         return OWN_WORKLOADS[kind]
     part, _ = outside_part(WORKLOADS, kind, OWN_WORKLOADS)
     if not callable(getattr(part, "partitions", None)):
-        raise ConfigError(f"{kind!r} is no workload: it needs a method partitions(levels).")
+        raise ConfigError(f"{kind!r} is not a workload: it needs a method partitions(levels).")
     return part  # type: ignore[no-any-return]
 
 
@@ -83,7 +83,7 @@ def inside_or_out(labels: Sequence[str], order: Sequence[str]) -> Ints:
     """Return the partition of levels into those that are listed and the rest."""
     for label in labels:
         if label not in order:
-            raise ConfigError(f"{label!r} is no level; known are {', '.join(order)}.")
+            raise ConfigError(f"{label!r} is not a level; known are {', '.join(order)}.")
     return np.array([int(level not in set(labels)) for level in order], dtype=np.int64)
 
 

@@ -364,13 +364,13 @@ def open_together(
     for path in map(located, paths):
         if not is_bureau_folder(path):
             raise ConfigError(
-                f"{path}: this is no noisy measurement file of the Bureau's layout; only such files are one "
-                "set of measurements."
+                f"{path}: this is not a noisy measurement file of the Bureau's layout; only such files are "
+                "one set of measurements."
             )
         file = BureauFile.open(path, state, totals, progress)
         if file.product.name in files:
             raise ConfigError(
-                f"{path}: measurements of {file.product.name} are there twice. The same draws twice are one; "
+                f"{path}: measurements of {file.product.name} appear twice. The same draws twice are one; "
                 "ask files of two censuses, or of two vintages, one at a time."
             )
         files[file.product.name] = file

@@ -123,7 +123,7 @@ def find_estimator(given: str | Estimator) -> RunEstimator:
 def _estimator(part: Estimator, name: str) -> Estimator:
     if not callable(getattr(part, "fit", None)) or getattr(part, "name", None) != name:
         raise ConfigError(
-            f"{name!r} is no estimator: it needs name = {name!r} and a method fit(data), as "
+            f"{name!r} is not an estimator: it needs name = {name!r} and a method fit(data), as "
             "opendas.topdown.family_data.Estimator explains."
         )
     return part

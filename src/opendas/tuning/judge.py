@@ -67,7 +67,7 @@ class Judge:
         """Return the tallies of one run, made or remembered."""
         if self.made >= self.most:
             raise EstimationError(
-                f"tuning has made {self.made} runs and is not at its end. Give more with --most-runs, or a "
+                f"tuning has made {self.made} runs and has not finished. Allow more with --most-runs, or a "
                 "coarser --tolerance; with --memory nothing is run twice."
             )
         found = self.memory.get(candidate.key, seed)
@@ -147,7 +147,7 @@ def least_factor(
             high = 2 * low
             if high > highest:
                 raise NotMet(
-                    f"the targets are not met with {low:.0f} times the loss either: no budget meets them "
+                    f"the targets are not met with {low:.0f} times the loss: no budget meets them "
                     "with these query groups and this geography. Loosen the targets."
                 )
             if passes(_factor(high)):

@@ -63,7 +63,7 @@ class Settings:
         if not self.source.strip():
             raise ConfigError(
                 "tuning needs a source: say which public data these are. Tuned on confidential data, a plan "
-                "tells about them, and no budget would account for it."
+                "reveals something about them, and no budget would account for it."
             )
         checked_line(self.source, "source")
         if self.method not in METHODS:

@@ -124,7 +124,7 @@ def test_templates_can_be_opened_again(key: str) -> None:
     ("text", "message"),
     [
         ("", "Paste a link"),
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[1]", "run file"),
         ("x = ", "TOML"),
         ("http://127.0.0.1:1/budget?s=", "damaged"),

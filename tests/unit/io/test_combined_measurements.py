@@ -167,9 +167,9 @@ def test_what_is_no_one_set_of_measurements_is_refused(files, tmp_path: Path, ca
         return code, capsys.readouterr().err
 
     code, said = refused(pl, dhc, dhc)
-    assert (code, "there twice" in said) == (2, True)
+    assert (code, "appear twice" in said) == (2, True)
     code, said = refused(pl, tmp_path)
-    assert (code, "no noisy measurement file" in said) == (2, True)
+    assert (code, "not a noisy measurement file" in said) == (2, True)
     others = MadeCounty(5, people=(700, 450, 900)).write(tmp_path / "others", queries=QUERIES)
     code, said = refused(pl, others)
     assert code == 3

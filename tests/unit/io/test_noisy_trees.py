@@ -175,13 +175,13 @@ def test_damaged_files_of_the_bureaus_layout_are_refused(folder: Path, tmp_path:
     assert "not above zero" in damaged(put("variance", 0.0))
     assert "not above zero" in damaged(put("variance", -2.0))
     assert "not above zero" in damaged(put("variance", float("nan")))
-    assert "there twice" in damaged(measured(with_twice))
+    assert "appears twice" in damaged(measured(with_twice))
     assert "another plan" in damaged(put("query_name", "age_dpq"))
     assert "another plan" in damaged(put("query_name", "votingage * votingage_dpq"))
     assert "of shape (1, 2, 2, 1)" in damaged(put("query_name", "hispanic_dpq"))
     assert "of shape (1, 2, 1, 1)" in damaged(put("query_shape", [1, 2, 1, 1]))
     assert "2 values" in damaged(put("value", [1, 2]))
-    assert "no whole number" in damaged(put("value", [None]))
+    assert "not a whole number" in damaged(put("value", [None]))
     assert "characters" in damaged(put("geocode", "044"))
     assert "below no geounit" in damaged(put("geocode", "045999999999"))
 
@@ -265,7 +265,7 @@ def test_damaged_files_of_our_layout_are_refused(folder: Path, tmp_path: Path) -
         place = table.column_names.index("geocode")
         pq.write_table(table.set_column(place, "geocode", pa.array(codes)), path)
 
-    assert "there twice" in damaged(twice)
+    assert "appears twice" in damaged(twice)
 
     def other_product(here: Path) -> None:
         shutil.copy(here.parent / "pl94-units" / "tract.parquet", here / "tract.parquet")

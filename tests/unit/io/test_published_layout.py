@@ -457,8 +457,8 @@ def test_a_block_that_is_there_twice(published: Path, capsys) -> None:
         return put(table, "geocode", same)
 
     rewritten(folder / "Block.parquet", twice)
-    assert "is there twice" in refused(folder, capsys)
-    assert "is there twice" in refused(folder, capsys, command="nmf")
+    assert "appears twice" in refused(folder, capsys)
+    assert "appears twice" in refused(folder, capsys, command="nmf")
 
 
 def test_a_query_that_is_cut_off(published: Path, capsys) -> None:
@@ -497,7 +497,7 @@ def elsewhere(table: pa.Table) -> pa.Table:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (doubled, "is there twice"),
+        (doubled, "appears twice"),
         (shortened, "values in query"),
         (elsewhere, "is below no geounit of Block_Group.parquet"),
     ],

@@ -276,7 +276,7 @@ def copy_data(spec: ReaderSpec, files: Sequence[RemoteFile], cache: Path) -> Rea
 def _one(address: str) -> RemoteFile:
     found = _found(address)
     if len(found) != 1:
-        raise ConfigError(f"{address} is no file.")
+        raise ConfigError(f"{address} is not a file.")
     return found[0]
 
 

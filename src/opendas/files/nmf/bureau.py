@@ -358,7 +358,7 @@ def index_rows(
             order = np.sort(place)
             twice = int(order[1:][order[1:] == order[:-1]][0])
             raise FormatError(
-                f"{level.folder}.parquet: geocode {level.geocodes[twice // len(groups)].decode()} is there "
+                f"{level.folder}.parquet: geocode {level.geocodes[twice // len(groups)].decode()} appears "
                 f"twice with query {list(queries)[twice % len(groups)]!r}."
             )
         given = rows.variance[chosen]

@@ -168,7 +168,7 @@ def _group_values(file: Path, stamp: tuple[int, int], group: int, level: str) ->
     with np.errstate(invalid="ignore"):  # a missing number is no whole one either
         whole = flat.astype(np.int64)
     if not np.array_equal(whole, flat):
-        raise FormatError(f"{level}.parquet: a noisy answer that is no whole number.")
+        raise FormatError(f"{level}.parquet: a noisy answer that is not a whole number.")
     return whole, offsets
 
 
@@ -225,4 +225,4 @@ def _check_values(values: npt.NDArray[Any], size: int, query: str, level: str) -
     if len(values) != size:
         raise FormatError(f"{level}.parquet: {len(values)} values in query {query!r}, expected {size}.")
     if values.dtype.kind == "f" and not np.array_equal(values, np.rint(values)):
-        raise FormatError(f"{level}.parquet: a noisy answer that is no whole number.")
+        raise FormatError(f"{level}.parquet: a noisy answer that is not a whole number.")

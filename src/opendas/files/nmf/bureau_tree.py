@@ -358,8 +358,8 @@ def _query(product: Product, name: str, shape: tuple[int, ...], level: str) -> Q
         query = product.workload.group(plain)
     except ConfigError as error:
         raise FormatError(
-            f"{level}.parquet: query {name!r} is no query group of {product.name}: these are measurements of "
-            "another plan."
+            f"{level}.parquet: query {name!r} is not a query group of {product.name}: these are "
+            "measurements of another plan."
         ) from error
     sizes = dict(zip(query.factors, query.shape, strict=True))
     positions = product.workload.positions
@@ -440,7 +440,7 @@ def _frame(spine: Spine) -> tuple[Frame, Spine]:
     order = np.argsort(geoid, kind="stable")
     if len(np.unique(geoid)) != len(geoid):
         twice = geoid[order][1:][geoid[order][1:] == geoid[order][:-1]][0]
-        raise FormatError(f"Block.parquet: block {twice.decode()} is there twice.")
+        raise FormatError(f"Block.parquet: block {twice.decode()} appears twice.")
     leaf_order = np.empty(len(order), dtype=np.int64)
     leaf_order[order] = np.arange(len(order))
     states = len(np.unique(geoid.astype("S2")))
@@ -620,7 +620,7 @@ def _values(level: BureauLevel, name: str, size: int) -> Ints | None:
     chosen = np.flatnonzero(rows.name == rows.names.index(name))
     position = level.places(rows.geocode[chosen])
     if len(np.unique(position)) != len(position):
-        raise FormatError(f"{level.folder}.parquet: a geocode is there twice with constraint {name!r}.")
+        raise FormatError(f"{level.folder}.parquet: a geocode appears twice with constraint {name!r}.")
     found = np.full((len(level.geocodes), size), -1, dtype=np.int64)
     found[position] = read_values(rows, chosen, size, level.folder, name)
     return found

@@ -265,7 +265,7 @@ def _check_file(file: MeasurementFile, geolevel: str, product: Product, geocodes
         raise FormatError(f"{name}: it holds measurements of another product than {product.name}.")
     codes = file.geocodes
     if len(np.unique(codes)) != len(codes):
-        raise FormatError(f"{name}: a geocode is there twice.")
+        raise FormatError(f"{name}: a geocode appears twice.")
     if not np.array_equal(codes, geocodes):
         raise FormatError(f"{name}: its geounits are not those of spine.parquet.")
 

@@ -187,7 +187,7 @@ def _read_ini(config: Path) -> Mapping[str, str]:
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise DataError(f"{config}: the reader cef takes an ini file with the section [paths].") from None
     except (configparser.Error, UnicodeDecodeError):
-        raise DataError(f"{config} is no ini file with the section [paths].") from None
+        raise DataError(f"{config} is not an ini file with the section [paths].") from None
     except OSError as error:
         raise EnvironmentFailure(f"could not read {config}: {error.strerror or 'unknown reason'}.") from None
     if not parser.has_section("paths"):

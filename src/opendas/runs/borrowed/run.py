@@ -189,7 +189,7 @@ def borrow_together(
         tied = _check_tie(path, file, release)
         if name in found:
             raise ConfigError(
-                f"{path}: measurements of {name} are there twice; files of two censuses, or of two vintages, "
+                f"{path}: measurements of {name} appear twice; files of two censuses, or of two vintages, "
                 "are estimated one at a time."
             )
         second = file.product.companion

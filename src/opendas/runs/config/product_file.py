@@ -598,7 +598,8 @@ def _structural_zeros(
             labels = labels_named(texts, tuple(groups))
             unknown = [label for label in labels if label not in groups]
             for label in unknown:
-                check.refuse((*where, name), f"{label!r} is no level of {name!r}; {nearest(label, groups)}")
+                hint = nearest(label, groups)
+                check.refuse((*where, name), f"{label!r} is not a level of {name!r}; {hint}")
             if unknown:
                 continue
             chosen = {level for label in labels for level in groups[label]}

@@ -243,7 +243,7 @@ def _unknown_names(given: InputSection, product: Product) -> list[str]:
     for name, label in given.constants.items():
         if name in known and label not in known[name].levels:
             hint = nearest(label, known[name].levels)
-            found.append(f"[input] constants: {label!r} is no level of {name}; {hint}")
+            found.append(f"[input] constants: {label!r} is not a level of {name}; {hint}")
     return found
 
 

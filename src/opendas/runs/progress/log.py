@@ -324,7 +324,7 @@ class LogFile:
 
 
 def _constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _parse(data: bytes) -> Mapping[str, Any] | None:

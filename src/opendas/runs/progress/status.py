@@ -93,7 +93,7 @@ def _find(out: Path) -> dict[str, tuple[Path | None, Path | None]]:
     if not out.exists():
         raise ConfigError(f"{out}: there is no such folder.")
     if not out.is_dir():
-        raise ConfigError(f"{out} is no folder; give the output folder of a run.")
+        raise ConfigError(f"{out} is not a folder; give the output folder of a run.")
     # A folder that is closed to us would look empty to a pattern.
     names = {path.name for path in out.iterdir()}
     for inner in ("state", "confidential"):
@@ -106,7 +106,7 @@ def _find(out: Path) -> dict[str, tuple[Path | None, Path | None]]:
     }
     logs = {path.stem: path for path in sorted(out.glob("confidential/logs/*.jsonl"))}
     if not states and not logs:
-        raise ConfigError(f"{out} is no output folder of a run.")
+        raise ConfigError(f"{out} is not an output folder of a run.")
     return {name: (states.get(name), logs.get(name)) for name in sorted({*states, *logs})}
 
 

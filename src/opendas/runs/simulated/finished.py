@@ -47,7 +47,7 @@ class FinishedRuns(Generic[Result]):
                 row = json.loads(line)
                 self._known[row["run"], row["seed"]] = read(row["result"])
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise ConfigError(f"{path} is no file of finished runs; name another one.") from None
+            raise ConfigError(f"{path} is not a file of finished runs; name another one.") from None
         if known != belongs:
             raise ConfigError(
                 f"{path} holds the runs of something else: another version, run file, input or question. "

@@ -226,7 +226,7 @@ def _check_declared(path: Path, declared: Declared, columns: Mapping[str, Column
     for name in declared.attributes or ():
         column = columns[name]
         if column.role in (Role.CONSTANT, Role.DATE):
-            raise ConfigError(f"{path.name}: {name} is no attribute: {column.why_left_out()}.")
+            raise ConfigError(f"{path.name}: {name} is not an attribute: {column.why_left_out()}.")
         if column.role != Role.NUMBER and len(column.values) > MOST_DECLARED:
             raise ConfigError(
                 f"{path.name}: {name} has {len(column.values):,} different texts; at most {MOST_DECLARED:,} "

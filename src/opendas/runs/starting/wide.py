@@ -159,7 +159,7 @@ def melt(columns: Mapping[str, Column], wanted: str, to: Path) -> LongTable:
     names = wide.counts if wanted == "all" else labels_named(wanted.split(","), wide.counts)
     unknown = [name for name in names if name not in wide.counts]
     if unknown:
-        raise ConfigError(f"--melt: {unknown[0]!r} is no column of counts; {wide.counts[0]} is one.")
+        raise ConfigError(f"--melt: {unknown[0]!r} is not a column of counts; {wide.counts[0]} is one.")
     totals = _totals(columns, names)
     labels = tuple(name for name in names if name not in totals)
     if wanted == "all" and not wide.parts:
