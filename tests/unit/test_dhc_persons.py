@@ -15,6 +15,7 @@ from support.each import each
 from opendas.budget.plan import attribute_rho, within_rho
 from opendas.budget.presets import preset
 from opendas.budget.resolve import BudgetSpec, resolve_budget
+from opendas.errors import ConfigError
 from opendas.privacy.zcdp import Account
 from opendas.runs.config.product_file import load_product
 from opendas.runs.plan import make_plan
@@ -153,6 +154,26 @@ def test_a_plan_is_made_and_says_what_it_leaves_out(tmp_path: Path) -> None:
     document = plan.to_dict()["forecast"]
     assert document["seconds"] is None
     assert any("with a tie where they have stages" in line for line in document["assumptions"])
+
+
+@pytest.mark.parametrize("estimator", ["informed", "posterior"])
+def test_estimators_of_the_whole_tree_are_refused_before_a_record_is_read(
+    tmp_path: Path, estimator: str
+) -> None:
+    (tmp_path / "run.toml").write_text(
+        f'[run]\nproduct = "dhc-persons"\nestimator = "{estimator}"\n'
+        '[input]\nreader = "records"\npath = "people.csv"\n'
+        '[geography]\nframe = "frame.csv"\nlevels = [{ name = "state", prefix = 2 }]\n'
+        '[budget]\nrho = "1"\n'
+    )
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path / "run.toml", need_input=False)
+    assert str(refused.value) == (
+        f"[run] estimator {estimator}: structural zeros of dhc-persons couple 4,872 categories of relgq and "
+        "age; least squares over the whole tree takes at most 1,000. Use estimator topdown, with a [tie] to "
+        "a release of pl94-persons. Unbiased estimates of a table or query group are those of opendas "
+        "interval, from a run with --measurements full."
+    )
 
 
 def test_budgets_equal_the_production(tables: dict[str, Any]) -> None:

@@ -208,6 +208,16 @@ _NOTHING = Attribute("(nothing)", ("all",))
 """Stands for the other attributes where all are dense."""
 
 
+def dense_axes(
+    product: Product, queries: Sequence[QueryGroup] = (), closing: Bools | None = None
+) -> tuple[int, ...]:
+    """Return the attributes whose levels are told apart by structural zeros, `closing` (B, n) or draws."""
+    masks: list[Ints | Bools] = [product.possible[None], *([] if closing is None else [closing])]
+    masks += [query.draws[query.row_of_cell][None] for query in queries if query.draws is not None]
+    told = np.vstack(masks).reshape(-1, *product.schema.shape)
+    return tuple(axis for axis in range(told.ndim - 1) if np.any(told != told.take([0], axis=axis + 1)))
+
+
 @dataclass(frozen=True, eq=False)
 class Domain:
     """Cells of a product as dense categories times blocks. Made by :meth:`build`."""
@@ -231,15 +241,7 @@ class Domain:
 
         Raises `ConfigError` if a matrix would have more than 1,000 rows.
         """
-        schema = product.schema
-        told: list[Ints | Bools] = [product.possible[None], closing]
-        told += [query.draws[query.row_of_cell][None] for query in queries if query.draws is not None]
-        masks = np.vstack(told).reshape(-1, *schema.shape)
-        dense = tuple(
-            axis
-            for axis in range(len(schema.shape))
-            if np.any(masks != masks.take([0], axis=axis + 1))  # masks or draws distinguish levels
-        )
+        schema, dense = product.schema, dense_axes(product, queries, closing)
         rest = tuple(axis for axis in range(len(schema.shape)) if axis not in dense)
         k = int(np.prod([schema.shape[axis] for axis in dense], dtype=np.int64))
         cell = np.arange(schema.size).reshape(schema.shape).transpose(*dense, *rest).reshape(k, -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -607,6 +608,7 @@ def _check_estimator(
     """Refuse an estimator that cannot hold what the run promises."""
     if run_file.run.estimator in WHOLE_TREE:
         _refuse_passes(run_file)
+        _refuse_coupled(run_file.run.estimator, product)
     if run_file.run.estimator == POSTERIOR:
         refuse_posterior(run_file.run.mechanism, product, held, geolevels[-1])
     above = [invariant for invariant in held if invariant.geolevel != geolevels[-1]]
@@ -658,6 +660,29 @@ def _refuse_passes(run_file: RunFile) -> None:
             f"[passes] {' and '.join(given)}: estimator {run_file.run.estimator} fits all that is known of a "
             "family in one pass, so that nothing is held for a later one. Remove it, or use estimator "
             "topdown; passes of the rounder are followed by both."
+        )
+
+
+def _refuse_coupled(estimator: str, product: Product) -> None:
+    """Refuse, before a record is read, a product whose structural zeros alone couple too many cells."""
+    from opendas.gls.blocks import LARGEST_BLOCK  # which loads compiled code
+    from opendas.gls.cells import dense_axes
+    from opendas.intervals.expected_margins import MOST_CELLS
+
+    coupled = [product.schema.attributes[axis] for axis in dense_axes(product)]
+    categories = math.prod(map(len, coupled))
+    if categories > LARGEST_BLOCK:
+        tie = "" if product.tie is None else f", with a [tie] to a release of {product.tie.product}"
+        more = ""
+        if product.schema.size > MOST_CELLS:
+            more = (
+                " Unbiased estimates of a table or query group are those of opendas interval, from a run "
+                "with --measurements full."
+            )
+        raise ConfigError(
+            f"[run] estimator {estimator}: structural zeros of {product.name} couple {categories:,} "
+            f"categories of {' and '.join(attribute.name for attribute in coupled)}; least squares over the "
+            f"whole tree takes at most {LARGEST_BLOCK:,}. Use estimator topdown{tie}.{more}"
         )
 
 
