@@ -2,7 +2,7 @@
 #
 #   Rscript r_clients.R LIBRARY QUESTION FILE ANSWER [FILE]
 #
-# LIBRARY has PL94171, ppmf and nanoparquet, installed from their sources. ANSWER is a CSV file.
+# LIBRARY has PL94171, ppmf, nanoparquet and arrow, installed from their sources. ANSWER is a CSV file.
 
 given <- commandArgs(TRUE)
 .libPaths(c(given[1], .libPaths()))
@@ -15,6 +15,16 @@ legacy <- function(path, level) {
   PL94171::pl_read(path) |>
     PL94171::pl_select_standard(clean_names = TRUE) |>
     PL94171::pl_subset(level)
+}
+
+# Lists of noisy answers: how many, and their sum.
+sums <- function(found) {
+  if ("value" %in% names(found)) {
+    found$size <- lengths(found$value)
+    found$value <- vapply(found$value, sum, numeric(1))
+    found$query_shape <- vapply(found$query_shape, prod, numeric(1))
+  }
+  found
 }
 
 answer <- switch(question,
@@ -37,16 +47,9 @@ answer <- switch(question,
       add_geoid(tract = TABTRACTCE, block_group = TABBLKGRPCE) |>
       agg()
   },
-  # Lists of noisy answers: how many, and their sum.
-  parquet = {
-    found <- nanoparquet::read_parquet(file)
-    if ("value" %in% names(found)) {
-      found$size <- lengths(found$value)
-      found$value <- vapply(found$value, sum, numeric(1))
-      found$query_shape <- vapply(found$query_shape, prod, numeric(1))
-    }
-    found
-  }
+  nanoparquet = sums(nanoparquet::read_parquet(file)),
+  arrow = sums(as.data.frame(arrow::read_parquet(file)))
 )
 readr::write_csv(answer, given[4], na = "")
-cat(as.character(packageVersion(c(legacy = "PL94171", districts = "PL94171", microdata = "ppmf", parquet = "nanoparquet")[[question]])))
+package <- switch(question, legacy = , districts = "PL94171", microdata = "ppmf", question)
+cat(as.character(packageVersion(package)))

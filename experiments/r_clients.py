@@ -1,13 +1,14 @@
-"""R packages on files that OpenDAS exports: PL94171, ppmf, nanoparquet, and a script's way through a state.
+"""R packages on files that OpenDAS exports: PL94171, ppmf, nanoparquet and arrow; and a script's way.
 
     python experiments/r_clients.py --library LIBRARY [--release OUT] [--seed 1]
 
-`LIBRARY` is a folder of R packages in which ``CoryMcCartan/PL94171``, ``christopherkenny/ppmf`` and
-``r-lib/nanoparquet`` are installed from their sources (``R CMD INSTALL -l LIBRARY CHECKOUT``). `OUT` is a
-finished release of persons and units of Rhode Island 2010 with its measurements in full; without it, one is
-made. Then: PL94171 on the legacy file against ppmf on the microdata, block by block; R's nanoparquet against
-Arrow on every part of the noisy measurements; and the first lines of ``alarm-redist/census-2020``, which ask
-for voting districts, on a state of the synthetic nation that has some.
+`LIBRARY` is a folder of R packages in which ``CoryMcCartan/PL94171``, ``christopherkenny/ppmf``,
+``r-lib/nanoparquet`` and the folder ``r`` of ``apache/arrow`` are installed from their sources
+(``R CMD INSTALL -l LIBRARY CHECKOUT``). `OUT` is a finished release of persons and units of Rhode Island 2010
+with its measurements in full; without it, one is made. Then: PL94171 on the legacy file against ppmf on the
+microdata, block by block; R's nanoparquet and arrow against Arrow in Python on every part of the noisy
+measurements and of the microdata; and the first lines of ``alarm-redist/census-2020``, which ask for voting
+districts, on a state of the synthetic nation that has some.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -62,9 +64,9 @@ def numbers(table: pa.Table, key: str) -> dict[str, tuple[int, ...]]:
     return dict(zip(table[key].to_pylist(), zip(*columns, strict=True), strict=True))
 
 
-def as_before(part: Path, to: Path) -> int:
+def as_before(work: Path, part: Path) -> int:
     """Return the bytes of a part with lists of 64 bits and dictionaries, which R reads wrongly."""
-    table = pq.ParquetFile(part).read()
+    to, table = work / "packed", pq.ParquetFile(part).read()
     for name in ("query_shape", "value"):
         wide = table[name].cast(pa.list_(pa.int64()))
         table = table.set_column(table.column_names.index(name), name, wide)
@@ -121,27 +123,24 @@ def main() -> None:
             apart,
         )
 
-        parts, apart, packed, size = sorted((work / "nmf").rglob("*.parquet/**/*.parquet")), 0, 0, 0
-        for part in parts:
-            read, version = asked(given.library, "parquet", part)
-            apart += unlike(pq.ParquetFile(part).read(), read)
-            size += part.stat().st_size
-            packed += as_before(part, work / "packed")
-        said("nanoparquet", version, "nmf", f"{len(parts)} parts", apart)
-        for path in sorted((out / "release" / "mdf").rglob("*.parquet")):
-            read, version = asked(given.library, "parquet", path)
-            whole = pq.ParquetFile(path).read()
-            apart = sum(
-                [str(x) for x in whole[name].to_pylist()] != read[name].to_pylist()
-                for name in whole.column_names
-            )
-            said(
-                "nanoparquet",
-                version,
-                f"mdf/{path.parent.name}/{path.name}",
-                f"{len(whole):,} records",
-                apart,
-            )
+        parts = sorted((work / "nmf").rglob("*.parquet/**/*.parquet"))
+        size, packed = (sum(map(of, parts)) for of in (lambda p: p.stat().st_size, partial(as_before, work)))
+        for package in ("nanoparquet", "arrow"):
+            apart = 0
+            for part in parts:
+                read, version = asked(given.library, package, part)
+                apart += unlike(pq.ParquetFile(part).read(), read)
+            said(package, version, "nmf", f"{len(parts)} parts", apart)
+            for path in sorted((out / "release" / "mdf").rglob("*.parquet")):
+                read, version = asked(given.library, package, path)
+                whole = pq.ParquetFile(path).read()
+                apart = sum(
+                    [str(x) for x in whole[name].to_pylist()] != read[name].to_pylist()
+                    for name in whole.column_names
+                )
+                said(
+                    package, version, f"mdf/{path.parent.name}/{path.name}", f"{len(whole):,} records", apart
+                )
 
         write_nation(work / "nation", 2600, only=("01",))
         for product in ("persons", "units"):
