@@ -16,7 +16,9 @@ from opendas.budget.plan import attribute_rho, within_rho
 from opendas.budget.presets import preset
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.errors import ConfigError
+from opendas.explore.subjects import RunSubject
 from opendas.privacy.zcdp import Account
+from opendas.runs.allocate import allocate_run
 from opendas.runs.config.product_file import load_product
 from opendas.runs.plan import make_plan
 from opendas.runs.run import load
@@ -156,18 +158,43 @@ def test_a_plan_is_made_and_says_what_it_leaves_out(tmp_path: Path) -> None:
     assert any("with a tie where they have stages" in line for line in document["assumptions"])
 
 
+def write_run(folder: Path, more: str = "") -> Path:
+    """Write a run file of a state of two blocks, and their frame."""
+    (folder / "frame.csv").write_text("geocode\n11\n12\n")
+    (folder / "run.toml").write_text(
+        f'[run]\nproduct = "dhc-persons"\n{more}'
+        '[input]\nreader = "records"\npath = "people.csv"\n'
+        '[geography]\nframe = "frame.csv"\nprovenance = "public"\n'
+        'levels = [{ name = "state", prefix = 1 }, { name = "block", prefix = 2 }]\n'
+        '[budget]\nrho = "1"\ngeolevels = { state = "1/2", block = "1/2" }\n'
+        '[budget.queries]\n"*" = { detailed = "1" }\n'
+    )
+    return folder / "run.toml"
+
+
+def test_what_works_out_all_query_groups_together_is_refused_at_once(tmp_path: Path) -> None:
+    run = load(write_run(tmp_path), need_input=False)
+    for command, ask in (
+        ("explore", lambda: RunSubject(run)),
+        ("allocate --after-least-squares", lambda: allocate_run(run, after_least_squares=True)),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            ask()
+        assert str(refused.value) == (
+            f"opendas {command} works out errors of all query groups together, of at most 65,536 cells; "
+            "dhc-persons has 1,227,744. opendas plan --full gives those of its small query groups one by "
+            "one; opendas allocate without --after-least-squares allocates its budget."
+        )
+    assert sum(allocate_run(run).allocation.budget.geolevels.values()) == 1
+
+
 @pytest.mark.parametrize("estimator", ["informed", "posterior"])
 def test_estimators_of_the_whole_tree_are_refused_before_a_record_is_read(
     tmp_path: Path, estimator: str
 ) -> None:
-    (tmp_path / "run.toml").write_text(
-        f'[run]\nproduct = "dhc-persons"\nestimator = "{estimator}"\n'
-        '[input]\nreader = "records"\npath = "people.csv"\n'
-        '[geography]\nframe = "frame.csv"\nlevels = [{ name = "state", prefix = 2 }]\n'
-        '[budget]\nrho = "1"\n'
-    )
+    run = write_run(tmp_path, f'estimator = "{estimator}"\n')
     with pytest.raises(ConfigError) as refused:
-        load(tmp_path / "run.toml", need_input=False)
+        load(run, need_input=False)
     assert str(refused.value) == (
         f"[run] estimator {estimator}: structural zeros of dhc-persons couple 4,872 categories of relgq and "
         "age; least squares over the whole tree takes at most 1,000. Use estimator topdown, with a [tie] to "

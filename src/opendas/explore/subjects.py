@@ -183,6 +183,7 @@ class RunSubject(Subject):
     compares = "between inputs that agree on what is published exactly"
 
     def __init__(self, run: Run) -> None:
+        run.check_algebra("explore")
         self.run = run
         self._bare = spine = build_spine(run.frame, run.resolved.recipe, lambda spine: spine)
         held = invariant_geolevels(run.product, spine)

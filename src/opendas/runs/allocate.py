@@ -177,6 +177,7 @@ def allocate_run(
 
 def _after_least_squares(run: Run, total: Number | None, weights: Mapping[str, float]) -> RunAllocation:
     """Allocate by the variances of least squares over a run's tree."""
+    run.check_algebra("allocate --after-least-squares")
     resolved = run.resolved
     if not resolved.mechanism.is_zcdp:
         raise ConfigError(

@@ -28,6 +28,7 @@ from opendas.geography.frame import Frame
 from opendas.geography.recipe import build_spine
 from opendas.geography.spine import Spine
 from opendas.gls.model import TreeModel
+from opendas.intervals.expected_margins import MOST_CELLS
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.exact import format_fraction
@@ -165,6 +166,23 @@ class Run:
                 f"opendas {command} moves the budget of one histogram, and {self.product.name} has a second "
                 f"one, {self.product.companion.name}, that shares its [budget]. Choose a preset, or write "
                 "the shares and look at both with opendas plan."
+            )
+
+    def check_algebra(self, command: str) -> None:
+        """Refuse a product of many cells, whose query groups `command` would work out all together.
+
+        Raises
+        ------
+        ConfigError
+            With what to do.
+        """
+        cells = self.product.schema.size
+        if cells > MOST_CELLS:
+            raise ConfigError(
+                f"opendas {command} works out errors of all query groups together, of at most {MOST_CELLS:,} "
+                f"cells; {self.product.name} has {cells:,}. opendas plan --full gives those of its small "
+                "query groups one by one; opendas allocate without --after-least-squares allocates its "
+                "budget."
             )
 
     def tied_to(self, release: Path) -> Run:
