@@ -18,8 +18,8 @@ from nation import folder_mb
 
 import opendas
 from opendas.demo import write_demo
-from opendas.runs.progress.forecast import forecast_run, measure_small_run
 from opendas.runs.progress.processes import memory_mb
+from opendas.runs.simulated.forecast import forecast_run, measure_small_run
 
 PAUSE = 0.1
 """Seconds between two looks at memory and disk."""

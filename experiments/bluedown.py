@@ -38,8 +38,8 @@ from opendas.constraints.table import LevelConstraints
 from opendas.demo import write_demo
 from opendas.files.nmf.bureau_tree import BureauFile
 from opendas.files.nmf.bureau_writing import FOLDERS, bureau_geocodes
-from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.release_folder import ReleaseFolder
+from opendas.files.release_tree import noisy_tree
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.intervals.rows import Rows
 from opendas.intervals.tree_estimates import TreeEstimates

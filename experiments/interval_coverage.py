@@ -28,8 +28,8 @@ from experiment import arguments, deliver, load, markdown, note, rhode_island
 
 import opendas as od
 from opendas.demo import write_demo
-from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.release_folder import ReleaseFolder
+from opendas.files.release_tree import noisy_tree
 from opendas.intervals.answers import LAWS, Areas, Intervals, area_intervals
 from opendas.intervals.laws import EXACT, NORMAL
 from opendas.runs.run import Run

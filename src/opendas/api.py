@@ -381,8 +381,8 @@ def export_measurements(out: str | Path, to: str | Path, *, product: str | None 
     from opendas.custody.folders import nothing_half_written
     from opendas.files.mdf.reading import write_stamps
     from opendas.files.nmf.bureau_writing import write_bureau_file
-    from opendas.files.nmf.release_tree import noisy_tree
     from opendas.files.release_folder import ReleaseFolder
+    from opendas.files.release_tree import noisy_tree
 
     held = ReleaseFolder(Path(out))
     written: list[Path] = []
@@ -453,8 +453,8 @@ def export_tidy(
     from opendas.files.addresses import located
     from opendas.files.nmf.bureau import is_bureau_folder
     from opendas.files.nmf.bureau_tree import BureauFile
-    from opendas.files.nmf.tidy import write_tidy
     from opendas.files.release_folder import ReleasedProduct, ReleaseFolder, check_outside
+    from opendas.files.tidy_measurements import write_tidy
     from opendas.geography.states import find_state
     from opendas.intervals.noisy_tree import NoisyTree
 

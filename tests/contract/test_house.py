@@ -73,6 +73,18 @@ def test_no_circle_among_modules() -> None:
     TopologicalSorter(edges).prepare()
 
 
+def test_no_circle_among_folders() -> None:
+    """Of a package's folders and loose modules, each one node, whatever they import where."""
+    edges: dict[str, set[str]] = defaultdict(set)
+    for imported, who in importers().items():
+        for name in who:
+            ours, theirs = name.split("."), imported.split(".")
+            unlike = [n for n, (a, b) in enumerate(zip(ours, theirs, strict=False), start=1) if a != b]
+            if unlike:  # else one is the other's package
+                edges[".".join(ours[: unlike[0]])].add(".".join(theirs[: unlike[0]]))
+    TopologicalSorter(edges).prepare()
+
+
 def test_no_folder_holds_more_than_fifteen_modules() -> None:
     folders = {path.parent for path in MODULES.values()}
     crowded = {folder.relative_to(ROOT).as_posix(): len(list(folder.glob("*.py"))) for folder in folders}

@@ -26,8 +26,8 @@ from support.pl94_zip import Block, some_blocks, write_zip
 
 import opendas
 from opendas.demo import write_demo
-from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.release_folder import ReleaseFolder
+from opendas.files.release_tree import noisy_tree
 from opendas.phsafe.run import HouseholdOptions, run_private
 from opendas.schema.histogram import Histogram
 

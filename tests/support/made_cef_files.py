@@ -20,16 +20,15 @@ from opendas.custody.folders import atomic_file, write_atomic
 from opendas.demo.generator import DemoState, make_state
 from opendas.demo.land import STATE, Land
 from opendas.readers.cef.records import (
-    AREA_COLUMNS,
     GQ_CODES,
     MAFID_RANGE,
-    OID_COLUMN,
     PERSONS,
     UNITS,
     RecordLayout,
 )
+from opendas.readers.columns.area_codes import AREA_FORMS
 from opendas.readers.columns.coding import BLOCK_COLUMNS, GROUP_COLUMN
-from opendas.readers.frame.assignment_files import AREA_FORMS
+from opendas.readers.frame.grfc import AREA_COLUMNS, OID_COLUMN
 from opendas.schema.pl94 import RACES, race_combinations
 from support.made_families import relate_people
 from support.made_households import Residents, Units, house_people, list_units

@@ -14,8 +14,8 @@ from support.dhc_measurements import MadeCounty
 
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
-from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.release_folder import ReleaseFolder
+from opendas.files.release_tree import noisy_tree
 from opendas.tables.interval_tables import open_measured
 
 MADE = MadeCounty(3)

@@ -19,8 +19,8 @@ import opendas
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.demo import write_demo
-from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.release_folder import ReleaseFolder
+from opendas.files.release_tree import noisy_tree
 
 
 @pytest.fixture(scope="module")

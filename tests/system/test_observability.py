@@ -17,16 +17,16 @@ from support.mini import mini_frame, mini_histogram, write_mini
 
 import opendas as od
 import opendas.runs.options
-import opendas.runs.progress.forecast
+import opendas.runs.simulated.forecast
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.errors import EnvironmentFailure
 from opendas.runs.act import Act
 from opendas.runs.options import RunOptions
-from opendas.runs.progress.forecast import Forecast
 from opendas.runs.progress.log import log_path, read_log
 from opendas.runs.release import estimate, measure, release
 from opendas.runs.run import load
+from opendas.runs.simulated.forecast import Forecast
 
 Capture = pytest.CaptureFixture[str]
 
@@ -168,7 +168,7 @@ def test_a_disk_that_cannot_hold_the_outputs_is_refused_before_anything_is_spent
     class Full:
         free = 0
 
-    monkeypatch.setattr(opendas.runs.progress.forecast.shutil, "disk_usage", lambda path: Full)
+    monkeypatch.setattr(opendas.runs.simulated.forecast.shutil, "disk_usage", lambda path: Full)
     run_file, out = write_mini(tmp_path), tmp_path / "out"
     assert guarded(cli, ["run", str(run_file), "--out", str(out)]) == 6
     assert "nothing was drawn" in capsys.readouterr().err
@@ -178,7 +178,7 @@ def test_a_disk_that_cannot_hold_the_outputs_is_refused_before_anything_is_spent
 def test_the_forecast_is_on_the_screen_before_the_estimate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr(opendas.runs.progress.forecast, "available_memory_mb", lambda: 1.0)
+    monkeypatch.setattr(opendas.runs.simulated.forecast, "available_memory_mb", lambda: 1.0)
     run_file, out = write_mini(tmp_path), tmp_path / "out"
     assert guarded(cli, ["run", str(run_file), "--out", str(out), "--json"]) == 0
     said = capsys.readouterr()

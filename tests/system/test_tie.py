@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.mini import mini_frame, mini_histogram, to_dense, write_mini
 
-import opendas.runs.progress.forecast as forecast
+import opendas.runs.simulated.forecast as forecast
 from opendas.cli.main import main
 from opendas.constraints.table import ConstraintTable
 from opendas.custody.stamps import DOMAIN_FROM_RECORDS

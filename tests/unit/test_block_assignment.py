@@ -18,7 +18,7 @@ from opendas.demo import write_demo
 from opendas.errors import ConfigError, DataError, FormatError, GeographyError
 from opendas.geography.frame import Frame, LevelRule, official_codes
 from opendas.readers import ReaderSpec, UnitsSpec, make_reader
-from opendas.readers.frame.assignment_files import AREA_FORMS, national_codes
+from opendas.readers.columns.area_codes import AREA_FORMS, national_codes
 from opendas.readers.frame.block_assignment import known_blocks, with_assignments
 from opendas.runs.run import load
 from opendas.schema.pl94 import pl94_persons, pl94_units

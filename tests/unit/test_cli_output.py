@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from opendas.cli.output import Progress, emit_json, telling_compilation, text_table
-from opendas.runs.progress.forecast import Forecast
+from opendas.runs.simulated.forecast import Forecast
 
 
 def test_json_is_strict(capsys: pytest.CaptureFixture[str]) -> None:

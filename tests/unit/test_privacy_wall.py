@@ -109,7 +109,7 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
         "opendas.engines.spark.engine",
         "opendas.engines.spark.backend",
         "opendas.runs.release",
-        "opendas.runs.progress.forecast",  # no key: zeros in its place, for synthetic counts
+        "opendas.runs.simulated.forecast",  # no key: zeros in its place, for synthetic counts
         "opendas.engines.backend",
         "opendas.runs.simulated.simulation",
     }
@@ -131,7 +131,7 @@ def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
         "opendas.engines.spark.backend",
         "opendas.runs.starting.discovery",
         "opendas.runs.release",
-        "opendas.runs.progress.forecast",  # neither: synthetic counts, and zeros in place of a key
+        "opendas.runs.simulated.forecast",  # neither: synthetic counts, and zeros in place of a key
         "opendas.engines.backend",
         "opendas.runs.simulated.simulation",  # seeded noise, on counts that are public
     }

@@ -15,7 +15,7 @@ from opendas.cli.plan import _other_estimator
 from opendas.constraints.table import bound_table
 from opendas.demo.synthetic_counts import A_HOME
 from opendas.errors import ConfigError
-from opendas.runs.progress import forecast
+from opendas.runs.simulated import forecast
 from opendas.runs.simulated import trial as module
 from opendas.runs.simulated.trial import Trial
 from opendas.schema.declarations import Tie

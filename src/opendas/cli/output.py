@@ -20,7 +20,7 @@ import click
 from opendas.runs.progress.clock import StageSpeed, size_text
 
 if TYPE_CHECKING:
-    from opendas.runs.progress.forecast import Forecast
+    from opendas.runs.simulated.forecast import Forecast
 
 _TTY_SECONDS = 0.2
 _LOG_SECONDS = 10.0

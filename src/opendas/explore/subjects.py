@@ -31,8 +31,8 @@ from opendas.measurement.loss import attribute_losses, plan_loss, told_apart, wi
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.composition import WorstLoss
-from opendas.runs.progress.forecast import timed
 from opendas.runs.run import Run
+from opendas.runs.simulated.forecast import timed
 from opendas.runs.simulated.trial import Trial, TriedRow
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product

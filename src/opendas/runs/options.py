@@ -14,7 +14,7 @@ from opendas.topdown.model import WHOLE_TREE
 
 if TYPE_CHECKING:
     from opendas.measurement.plan import MeasurementPlan
-    from opendas.runs.progress.forecast import Forecast
+    from opendas.runs.simulated.forecast import Forecast
 
 FULL_UP_TO = 10_000_000
 """Noisy answers that a run writes in full unless it is told otherwise: about a second, and 10 MB.

@@ -28,8 +28,8 @@ from opendas.readers.row_readers import RowReader
 from opendas.report.views import plural
 from opendas.runs.facts import noise_rows
 from opendas.runs.options import RunOptions
-from opendas.runs.progress.forecast import Forecast, forecast_run, measure_small_run
 from opendas.runs.run import Run
+from opendas.runs.simulated.forecast import Forecast, forecast_run, measure_small_run
 from opendas.runs.simulated.sparse import sparse_warning
 from opendas.runs.simulated.trial import OtherEstimator, Trial, Tried, other_estimator
 from opendas.topdown.model import WHOLE_TREE

@@ -30,8 +30,8 @@ from opendas.runs.account import tagger_of
 from opendas.runs.act import Act, Charged, Planned
 from opendas.runs.machine import check_cells
 from opendas.runs.options import RunOptions
-from opendas.runs.progress.forecast import check_families, check_room, forecast_run
 from opendas.runs.run import Run
+from opendas.runs.simulated.forecast import check_families, check_room, forecast_run
 from opendas.runs.simulated.sparse import sparse_warning
 from opendas.runs.workspace import RunState
 from opendas.schema.product import Product

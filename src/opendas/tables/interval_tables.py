@@ -28,11 +28,11 @@ from opendas.files.mdf.reading import read_mdf
 from opendas.files.nmf.bureau import Progress, is_bureau_folder
 from opendas.files.nmf.bureau_tree import BureauFile
 from opendas.files.nmf.public_totals import PublicTotals
-from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.nmf.summary import summary_of_file, summary_of_tree
 from opendas.files.official_areas import OfficialAreas
 from opendas.files.parquet import text_column
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
+from opendas.files.release_tree import noisy_tree
 from opendas.geography.frame import Grouping
 from opendas.intervals.answers import (
     LAWS,

@@ -354,7 +354,7 @@ def test_microdata_are_named_by_their_census(made, tmp_path):
 
 def test_tidy_measurements_are_those_of_the_release(tmp_path, monkeypatch):
     made = made_release(tmp_path, 2020)
-    monkeypatch.setattr("opendas.files.nmf.tidy._VALUES_AT_ONCE", 8)  # two geounits at once
+    monkeypatch.setattr("opendas.files.tidy_measurements._VALUES_AT_ONCE", 8)  # two geounits at once
     paths, left_out = od.export_tidy(made, tmp_path / "tidy", product="pl94-persons")
     assert left_out == ()
     release = od.Release(made)
@@ -368,6 +368,6 @@ def test_tidy_measurements_are_those_of_the_release(tmp_path, monkeypatch):
         assert list(found["variance"]) == list(asked["variance"])
         assert list(found.columns)[2:4] == ["under18 * not_hispanic", "under18 * hispanic"]
     assert not any("list" in str(kind) for path in paths for kind in pq.read_schema(path).types)
-    monkeypatch.setattr("opendas.files.nmf.tidy.MOST_COLUMNS", 100)
+    monkeypatch.setattr("opendas.files.tidy_measurements.MOST_COLUMNS", 100)
     _, left_out = od.export_tidy(made, tmp_path / "less", product="pl94-persons")
     assert left_out == ("pl94-persons:detailed",)

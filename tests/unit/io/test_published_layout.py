@@ -26,8 +26,8 @@ from opendas.demo import write_demo
 from opendas.files.mdf.reading import read_mdf_records
 from opendas.files.nmf.bureau_tree import BureauFile
 from opendas.files.nmf.bureau_writing import bureau_geocodes
-from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.release_folder import ReleaseFolder
+from opendas.files.release_tree import noisy_tree
 
 LISTS = pa.list_(pa.int32())
 AXES = {"pl94-persons": ["hhgq", "votingage", "hispanic", "cenrace"], "pl94-units": ["h1"]}

@@ -31,7 +31,6 @@ from opendas.readers.base import (
     refuse_to_open,
     without_counts,
 )
-from opendas.readers.cef.blocks import CefBlocks, read_blocks
 from opendas.readers.cef.dhc import UnitLevels, person_cells, unit_levels
 from opendas.readers.cef.records import (
     GQ_CODES,
@@ -47,6 +46,7 @@ from opendas.readers.columns.csv_parquet import no_rows
 from opendas.readers.columns.findings import FindingLog, Origin, report_rows
 from opendas.readers.counting.entries import Entries, Lookup
 from opendas.readers.frame.frame_file import CENSUS_UNITS
+from opendas.readers.frame.grfc import GrfcBlocks, read_blocks
 from opendas.readers.frame.units import check_units
 from opendas.schema.dhc_persons import GQ_CODES as DETAILED
 from opendas.schema.dhc_persons import dhc_persons
@@ -94,7 +94,7 @@ _MAJOR = np.array([0, *(min(int(code[0]), 7) for code in DETAILED)], dtype=np.in
 """Major type of each detailed type of group quarters."""
 
 
-def read_units(paths: Sequence[Path], blocks: CefBlocks, households: Product | None = None) -> CefUnits:
+def read_units(paths: Sequence[Path], blocks: GrfcBlocks, households: Product | None = None) -> CefUnits:
     """Read unit records.
 
     `households`: the household histogram, where units and households are counted as the DHC does.
@@ -257,7 +257,7 @@ def _files(sources: Sequence[Source]) -> list[Path]:
     return files
 
 
-def _frame(blocks: CefBlocks, units: CefUnits, root: str, *, detailed: bool) -> tuple[Frame, Ints]:
+def _frame(blocks: GrfcBlocks, units: CefUnits, root: str, *, detailed: bool) -> tuple[Frame, Ints]:
     """Return (frame, leaf of each unit); `detailed` gives it group quarters by detailed type too."""
     counts = units.by_block(len(blocks.geocodes))
     inhabited = counts.any(axis=1)

@@ -81,26 +81,6 @@ QUARTERS: Mapping[int, int] = MappingProxyType(
 GQ_CODES: Mapping[int, int] = MappingProxyType({code: min(code // 100, 7) for code in QUARTERS})
 """Group-quarters type 1 to 7 of each code of QGQTYP."""
 
-OID_COLUMN = "OIDTABBLK"
-"""Column of the GRF-C that the field OIDTB of a unit points to."""
-
-AREA_COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "cousub": ("COUSUBFP",),
-        "place": ("PLACEFP",),
-        "aianhh": ("AIANNHCE",),
-        "cd": ("CDCURFP", "CD116FP"),
-        "sldu": ("SLDUST",),
-        "sldl": ("SLDLST",),
-        "vtd": ("VTDST",),
-        "sdelm": ("SDELMLEA",),
-        "sdsec": ("SDSECLEA",),
-        "sduni": ("SDUNILEA",),
-    }
-)
-"""Columns of the GRF-C with codes of areas; of several the first that the file has counts."""
-
-
 _BAD, _BLANK = -1, -2
 _CHUNK_RECORDS = 1 << 16
 _MOST_DIGITS = 18  # so that every number fits 64 bits

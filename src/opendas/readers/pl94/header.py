@@ -18,10 +18,10 @@ from opendas.arrays import Bools, Codes, Ints
 from opendas.errors import FormatError, GeographyError
 from opendas.files.pl94_layout import DROPPED, GEO_2010, GEO_2010_WIDTH, GEO_2020, KEY_FIELDS
 from opendas.geography.frame import ENTITY_CATEGORIES
+from opendas.readers.columns.area_codes import AREA_FORMS, NO_AREA
 from opendas.readers.columns.coding import is_repeated
 from opendas.readers.columns.csv_parquet import csv_options
 from opendas.readers.columns.findings import FindingLog
-from opendas.readers.frame.assignment_files import AREA_FORMS, NO_AREA
 from opendas.readers.pl94.segments import Member
 
 _BEFORE = {0: (), 2: ("STATE",), 5: ("COUNTY", "STATE")}

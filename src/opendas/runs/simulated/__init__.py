@@ -1,1 +1,1 @@
-"""Runs on public counts with the noise of a seed: simulations, and the replicates of a release."""
+"""Runs on public counts with the noise of a seed: simulations, forecasts, and the replicates of a release."""

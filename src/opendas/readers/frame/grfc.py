@@ -5,15 +5,16 @@ Axes: ``b`` blocks, ``r`` rows of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from opendas.arrays import Codes, Ints
 from opendas.errors import GeographyError
 from opendas.readers.base import Source
-from opendas.readers.cef.records import AREA_COLUMNS, OID_COLUMN
+from opendas.readers.columns.area_codes import national_codes
 from opendas.readers.columns.coding import (
     BLOCK_COLUMNS,
     GROUP_COLUMN,
@@ -24,11 +25,29 @@ from opendas.readers.columns.coding import (
 )
 from opendas.readers.columns.csv_parquet import Batch, column_names, no_rows, read_batches
 from opendas.readers.columns.findings import FindingLog, Origin, report_rows
-from opendas.readers.frame.assignment_files import national_codes
+
+OID_COLUMN = "OIDTABBLK"
+"""Column of the GRF-C that the field OIDTB of a unit points to."""
+
+AREA_COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "cousub": ("COUSUBFP",),
+        "place": ("PLACEFP",),
+        "aianhh": ("AIANNHCE",),
+        "cd": ("CDCURFP", "CD116FP"),
+        "sldu": ("SLDUST",),
+        "sldl": ("SLDLST",),
+        "vtd": ("VTDST",),
+        "sdelm": ("SDELMLEA",),
+        "sdsec": ("SDSECLEA",),
+        "sduni": ("SDUNILEA",),
+    }
+)
+"""Columns of the GRF-C with codes of areas; of several the first that the file has counts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class CefBlocks:
+class GrfcBlocks:
     """Every block of the GRF-C, in ascending order of geocode. Public."""
 
     geocodes: Codes  # (b,): 15 characters: state, county, tract, block
@@ -36,7 +55,7 @@ class CefBlocks:
     entities: dict[str, Codes]  # entity category -> (b,)
 
 
-def read_blocks(paths: Sequence[Source]) -> CefBlocks:
+def read_blocks(paths: Sequence[Source]) -> GrfcBlocks:
     """Read the files of a GRF-C: separated by bars, with a header; columns are found by name.
 
     A row that repeats another one in all columns that are used is passed over.
@@ -86,7 +105,7 @@ def _areas(batch: Batch, category: str, column: str | None, geocodes: Codes, log
     return codes
 
 
-def _unique(geocodes: Codes, oids: Ints, areas: dict[str, Codes], origins: list[Origin]) -> CefBlocks:
+def _unique(geocodes: Codes, oids: Ints, areas: dict[str, Codes], origins: list[Origin]) -> GrfcBlocks:
     """Return each block once, or tell which rows contradict others."""
     _, first, index = np.unique(geocodes, return_index=True, return_inverse=True)
     same = oids == oids[first[index]]
@@ -101,6 +120,6 @@ def _unique(geocodes: Codes, oids: Ints, areas: dict[str, Codes], origins: list[
     rule = "expected each number for one block only"
     report_rows(twice, origins, OID_COLUMN, rule, log, GeographyError)
     log.raise_if_any("The GRF-C contradicts itself.")
-    return CefBlocks(
+    return GrfcBlocks(
         geocodes[first], oids[first], {category: codes[first] for category, codes in areas.items()}
     )
