@@ -667,9 +667,22 @@ def test_each_replicate_is_tied_to_one_of_the_earlier_release(world: Path, tmp_p
     assert code == 0, text
     assert [row["margin"] for row in fine_margins] == [row["margin"] for row in json.loads(text)["rows"]]
     assert any(row["margin"] > 0 for row in fine_margins)
-    code, text = opendas("margin", second, "--query", "kind", "--geolevel", "block", "--pooled")
-    assert code == 2
-    assert "fine is tied to another release" in text
+    pooled = ("--query", "kind * age", "--geolevel", "block", "--pooled")
+    margins = []
+    for words in ((second, "--tied", first, *pooled), (first, *pooled), (first, *pooled[:-1])):
+        code, text = opendas("margin", *words, "--json")
+        assert code == 0, text
+        margins.append([(row["count"], row["margin"]) for row in json.loads(text)["rows"]])
+    assert margins[0] == margins[1] != margins[2]  # of a tied sum, as in the earlier release; some are wider
+    for words, said in (
+        ((second, *pooled), "Name it with --tied EARLIER"),
+        ((second, "--tied", second, *pooled), "this release holds fine"),
+        ((second, "--tied", first, *pooled[:-1]), "--tied goes with --pooled"),
+        ((first, "--tied", first, *pooled), "mini is tied to no release"),
+    ):
+        code, text = opendas("margin", *words)
+        assert code == 2
+        assert said in " ".join(text.split())
     code, text = opendas("verify", second, "--rederive", "--tied", first, "--workers", 1)
     assert code == 0, text
     assert f"{runs} replicates, drawn again" in text

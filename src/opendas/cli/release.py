@@ -339,6 +339,12 @@ def replicates_command(
     is_flag=True,
     help="Of blocks: wider where a cell's own replicates say too little, as of races.",
 )
+@click.option(
+    "--tied",
+    metavar="EARLIER",
+    type=FOLDER,
+    help="The release that OUT is tied to: --pooled takes the counts that its replicates started from, too.",
+)
 @microdata_options
 @json_option
 def margin_command(
@@ -352,6 +358,7 @@ def margin_command(
     shortest: bool,
     weights: Path | None,
     pooled: bool,
+    tied: Path | None,
     run_file: Path | None,
     to: Path | None,
     as_json: bool,
@@ -371,6 +378,8 @@ def margin_command(
     release = _published(out, run_file, to)
     if pooled and (shortest or weights is not None or not isinstance(release, opendas.Release)):
         raise click.UsageError("--pooled goes with the margins of a release alone.")
+    if tied is not None and not pooled:
+        raise click.UsageError("--tied goes with --pooled: other margins need the replicates of OUT alone.")
     if weights is not None:
         if geolevel is None:
             raise click.UsageError("--weights goes with --geolevel.")
@@ -387,7 +396,9 @@ def margin_command(
             click.echo(text_table(shown, ["geocode", "cell", "figure", "lower", "upper", "source"]))
         return
     of = ratio if sql is None else _text_of(sql)
-    more = {"pooled": True} if pooled else {}
+    more: dict[str, Any] = {}
+    if pooled:
+        more = {"pooled": True, "tied": None if tied is None else opendas.Release(tied)}
     table = release.margin(query, geolevel=geolevel, blocks=blocks, level=exact, of=of, **more)
     rows = table.to_arrow().to_pylist()
     if as_json:

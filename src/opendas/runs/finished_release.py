@@ -419,6 +419,7 @@ class Release(IntervalEstimates):
         level: str | float | Fraction = "0.90",
         of: FunctionOfCounts | None = None,
         pooled: bool = False,
+        tied: Release | None = None,
     ) -> Table:
         """Return published counts, or figures made of them, with margins from :func:`opendas.replicates`.
 
@@ -439,6 +440,9 @@ class Release(IntervalEstimates):
         pooled : bool
             Of counts of the leaves, as of blocks: take the larger of the cell's own margin and that of all
             cells that came out alike. Rare cells are covered as often as promised by it.
+        tied : Release, optional
+            What this one is tied to: its replicates start from counts of that release too, which `pooled`
+            draws again.
 
         Returns
         -------
@@ -454,7 +458,7 @@ class Release(IntervalEstimates):
         from opendas.files.area_files import areas_of
         from opendas.intervals.laws import exact_level
         from opendas.runs.simulated.pooled_margins import check_pooled, pooled_margins
-        from opendas.runs.simulated.replicates import Base
+        from opendas.runs.simulated.replicates import Base, check_earlier
         from opendas.tables.cells import find_table
         from opendas.tables.replicate_margins import Replicated, margins_of
 
@@ -462,13 +466,13 @@ class Release(IntervalEstimates):
             raise ConfigError("give either geolevel or blocks.")
         released, name, _ = find_table(self._files, query)
         if pooled:
-            base = Base(self.folder.absolute(), released.name)
+            base = Base(
+                self.folder.absolute(), released.name, None if tied is None else tied.folder.absolute()
+            )
             check_pooled(released.frame, geolevel, of)
-            if released.product.tied is not None:
-                raise ConfigError(
-                    f"{released.name} is tied to another release, from which its pools would have to start, "
-                    "too: its own replicates have margins, without pooling."
-                )
+            if tied is not None and released.product.tied is None:
+                raise ConfigError(f"--tied: {released.name} is tied to no release; leave it out.")
+            check_earlier(base)
             return Table(pooled_margins(base, Replicated.of(released), name, exact_level(level)))
         where: str | AreaWeights
         if geolevel is None:

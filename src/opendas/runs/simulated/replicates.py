@@ -82,7 +82,7 @@ class Base:
         others = f"; that of {' and of '.join(map(str, named))} has other microdata" if named else ""
         raise ConfigError(
             f"{run.product.name} is tied to a release of {tie.product}, and each replicate to one of that "
-            f"release{others}. Name it: opendas replicates OUT --tied EARLIER."
+            f"release{others}. Name it with --tied EARLIER."
         )
 
 
