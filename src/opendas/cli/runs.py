@@ -417,11 +417,6 @@ def forget_key_command(out: Path, ledger: Path | None) -> None:
 @click.command("publish")
 @out_argument
 @click.argument("address", metavar="ADDRESS")
-@click.option(
-    "--master",
-    default=None,
-    hidden=True,  # of earlier versions, which copied through Spark
-)
 @click.option("--allow-seeded", is_flag=True, help="Accept a release whose noise came from a seed.")
 @domain_option
 @click.option("--allow-key", is_flag=True, help="Publish although OUT holds a key in clear.")
@@ -438,9 +433,7 @@ def forget_key_command(out: Path, ledger: Path | None) -> None:
 )
 @click.option("--workers", type=click.IntRange(min=1), help="Processes that estimate again.")
 @json_option
-def publish_command(
-    out: Path, address: str, master: str | None, workers: int | None, as_json: bool, **stated: bool
-) -> None:
+def publish_command(out: Path, address: str, workers: int | None, as_json: bool, **stated: bool) -> None:
     """Verify OUT and copy its release to ADDRESS, a folder such as s3://bucket/path.
 
     First estimates the release again from its own measurements (verify --rederive), and refuses it if it
@@ -458,7 +451,7 @@ def publish_command(
     import opendas
 
     with Progress() as progress:
-        done = opendas.publish_to(out, address, master=master, workers=workers, progress=progress, **stated)
+        done = opendas.publish_to(out, address, workers=workers, progress=progress, **stated)
     if as_json:
         emit_json(asdict(done))
         return

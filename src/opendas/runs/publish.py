@@ -49,7 +49,6 @@ def publish_to(
     out: str | Path,
     address: str,
     *,
-    master: str | None = None,
     allow_seeded: bool = False,
     allow_domain_from_records: bool = False,
     allow_key: bool = False,
@@ -66,8 +65,6 @@ def publish_to(
         Output folder, of which only ``release/`` is copied.
     address : str
         A folder such as ``s3://bucket/path``, empty or with part of the same release.
-    master : str, optional
-        Ignored: Spark is no longer needed.
     allow_seeded : bool
         Also publish a release whose noise came from a seed.
     allow_domain_from_records : bool
@@ -112,7 +109,6 @@ def publish_to(
         raise CheckFailed(
             f"{out} is not published: {', '.join(failed)} failed. Run opendas verify for the details."
         )
-    del master
     stamp_or_refuse_choice(release.path, release.folder, stated=chosen_with_truth)
     done = publish_release(release.folder, folder, lambda: note_publication(release.path, folder.address))
     return replace(done, rederived=rederive)
