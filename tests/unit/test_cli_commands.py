@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -280,6 +281,20 @@ def test_account_reproduces_the_certificate() -> None:
     assert answer["rho"] == "293764/114921"
     assert answer["delta"] == 1e-10
     assert round(answer["epsilon"]["cks"], 2) == 17.14
+
+
+def test_account_says_of_a_rho_what_an_attacker_can_do() -> None:
+    code, out, _ = invoke("account", "--rho", "1/10", "--json")
+    assert code == 0
+    attacker = json.loads(out)["attacker"]
+    for row in attacker["power"]:
+        assert row["wrongly"] < row["gaussian"] < row["by_rho"] < 4 * row["wrongly"] + 0.01
+    (triple, *_) = attacker["odds"]
+    assert triple["chance"] == pytest.approx(math.exp(-((math.log(3) - 0.1) ** 2) / 0.4))
+    assert triple["one_percent_becomes"] == pytest.approx(3 / 102)
+    out = invoke("account", "--rho", "1/10")[1]
+    assert "grow more than 3-fold with probability at most 0.0827\n" in out
+    assert "takes a belief of 1 % to 2.9 %\n" in out
 
 
 def test_list_names_everything_a_run_file_may_name() -> None:

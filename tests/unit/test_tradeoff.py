@@ -53,6 +53,7 @@ def test_loss_tail_is_the_inverse_of_the_plain_conversion() -> None:
     assert loss_tail(PERSONS, math.exp(epsilon)) == pytest.approx(1e-3, rel=1e-9)
     assert loss_tail(PERSONS, 2.0) == 1.0
     assert loss_tail(0, 1.5) == 0.0
+    assert loss_tail("1e-9", 3.0) > 0.0
 
 
 def test_posterior_multiplies_the_odds() -> None:

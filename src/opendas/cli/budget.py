@@ -98,6 +98,7 @@ def _deltas(text: str) -> list[str]:
 def _rho_answer(account: Account, deltas: Sequence[str] | None, as_json: bool) -> None:
     from opendas.budget.allocation import LARGEST_LOSS
     from opendas.errors import BudgetError
+    from opendas.privacy.attacker import bounds_by_rho
     from opendas.privacy.zcdp import epsilon_curve
 
     if account.rho > LARGEST_LOSS:
@@ -105,12 +106,26 @@ def _rho_answer(account: Account, deltas: Sequence[str] | None, as_json: bool) -
     epsilon = {name: account.epsilon(name) for name in ("cks", "bun-steinke")}
     points = () if deltas is None else epsilon_curve(account.rho, deltas)
     rows = [{"delta": float(p.delta), "cks": p.cks, "bun-steinke": p.bun_steinke} for p in points]
+    attacker = bounds_by_rho(account.rho)
     if as_json:
         answer: dict[str, Any] = {"rho": account.rho, "delta": float(account.delta), "epsilon": epsilon}
+        answer["attacker"] = attacker
         emit_json(answer if deltas is None else {**answer, "curve": rows})
         return
     click.echo(f"rho {account.rho} at delta {float(account.delta):.3g}")
     _echo_epsilons(epsilon)
+    click.echo("an attacker who tests which of two neighbouring data sets is the true one:")
+    for row in attacker["power"]:
+        rate, bound, usual = f"{round(1 / row['wrongly']):,}", row["by_rho"] * 100, row["gaussian"] * 100
+        click.echo(f"  false-positive rate of 1 in {rate} has power at most {bound:.1f} %")
+        click.echo(f"    and about {usual:.1f} % against many counts with discrete Gaussian noise")
+    for row in attacker["odds"]:
+        factor, after = f"{row['factor']:g}", row["one_percent_becomes"] * 100
+        chance = f"{row['chance']:.3g}"
+        click.echo(
+            f"  the odds of the true one grow more than {factor}-fold with probability at most {chance}"
+        )
+        click.echo(f"    and {factor}-fold takes a belief of 1 % to {after:.1f} %")
     _echo_curve(rows)
 
 

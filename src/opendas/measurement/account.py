@@ -29,7 +29,7 @@ from opendas.measurement.official import AreaLoss, Areas, official_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protected import Protection, protection_of
 from opendas.measurement.protection import ProtectionMap
-from opendas.privacy.attacker import Attacker, pure_power_bound, zcdp_power_bound
+from opendas.privacy.attacker import FACTORS, LEVELS, Attacker, pure_power_bound, zcdp_power_bound
 from opendas.privacy.composition import Bounds, ChangedAnswers, WorstLoss
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism
@@ -45,9 +45,7 @@ PROOF = "docs/proofs/exact-accounting.md"
 
 _FACTOR_DIGITS = 6
 _RETREATS = 12
-_LEVELS = (0.001, 0.01, 0.05)
 _PRIORS = (0.01, 0.1, 0.5)
-_FACTORS = (3.0, 10.0, 100.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +353,7 @@ class PlanAccount:
         """
         by_noise = self.attacker() if exact else None
         power = []
-        for level in _LEVELS:
+        for level in LEVELS:
             row = {"wrongly": level, "by_epsilon" if self.pure else "by_rho": self.power_bound(level)}
             if by_noise is not None:
                 row[EXACT] = by_noise.power(level)
@@ -364,7 +362,7 @@ class PlanAccount:
         if by_noise is not None:
             answer["guess"] = by_noise.guess()
             answer["belief"] = [{"before": prior, "after": by_noise.belief(prior)} for prior in _PRIORS]
-            answer["odds"] = [{"factor": factor, "chance": by_noise.odds(factor)} for factor in _FACTORS]
+            answer["odds"] = [{"factor": factor, "chance": by_noise.odds(factor)} for factor in FACTORS]
         return answer
 
     def _held(self) -> Bounds | None:

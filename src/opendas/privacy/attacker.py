@@ -22,6 +22,12 @@ from opendas.errors import ConfigError
 from opendas.privacy.composition import LossCurve, WorstLoss
 from opendas.privacy.exact import parse_fraction
 
+LEVELS = (0.001, 0.01, 0.05)
+"""False-positive rates at which a power is stated."""
+
+FACTORS = (3.0, 10.0, 100.0)
+"""By which odds are multiplied where chances of it are stated."""
+
 _STANDARD = NormalDist()
 # Any set of orders gives a valid bound; more orders give a tighter one.
 _ORDERS = 1.0 + 10.0 ** (np.arange(-64, 97) / 16.0)
@@ -142,7 +148,9 @@ def loss_tail(rho: Fraction | int | str, factor: float) -> float:
     excess = math.log(factor) - value
     if excess <= 0.0:
         return 1.0
-    return 0.0 if value == 0.0 else math.exp(-(excess**2) / (4.0 * value))
+    if value == 0.0:
+        return 0.0
+    return max(math.ulp(0.0), math.exp(-(excess**2) / (4.0 * value)))  # positive where the exponential is not
 
 
 def posterior(prior: float, factor: float) -> float:
@@ -160,6 +168,28 @@ def posterior(prior: float, factor: float) -> float:
         raise ConfigError("factor must be positive.")
     odds = _rate(prior, "prior") / (1.0 - prior) * factor
     return odds / (1.0 + odds)
+
+
+def bounds_by_rho(rho: Fraction) -> dict[str, list[dict[str, float]]]:
+    """Return what ``opendas account --rho`` says of an attacker, whatever noise has this rho.
+
+    ``power``: upper bounds, and beside each the power against continuous Gaussian noise. ``odds``: the chance
+    that the odds of the truth are multiplied by more than a factor, and a belief of 1 % multiplied by it.
+    """
+    return {
+        "power": [
+            {"wrongly": level, "by_rho": zcdp_power_bound(rho, level), "gaussian": gaussian_power(rho, level)}
+            for level in LEVELS
+        ],
+        "odds": [
+            {
+                "factor": factor,
+                "chance": loss_tail(rho, factor),
+                "one_percent_becomes": posterior(0.01, factor),
+            }
+            for factor in FACTORS
+        ],
+    }
 
 
 class Attacker:
