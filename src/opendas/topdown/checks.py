@@ -55,7 +55,8 @@ def _too_large(rules: LevelRules, cells: int, *, together: bool) -> ConfigError:
         f"at geolevel {rules.geolevel!r}, where estimation starts, {cells:,} cells are told apart and {why}: "
         f"least squares would take {8 * cells**2 / 1e9:,.0f} GB; up to {LARGEST_WRITTEN:,} cells it is done. "
         + (
-            "Choose a spine that does not divide the topmost geounits, or coarser attributes."
+            "Tie the run to an earlier release, where its product declares a tie; or choose a spine that "
+            "does not divide the topmost geounits, or coarser attributes."
             if together
             else "Measure 'detailed' there, or use coarser attributes."
         )
