@@ -27,6 +27,9 @@ SURE = 0.975
 NOTABLE = 0.01
 """Part by which an error has to grow to be worse, however sure that is."""
 
+PARTS = (Fraction(3, 4), Fraction(1, 2), Fraction(1, 4))
+"""How far of the way to a plan that is not allowed others are tried."""
+
 KEPT, FREE = "geolevels kept", "geolevels free"
 """Kinds of plans. With the first no loss of moving within a geounit changes."""
 
@@ -221,8 +224,8 @@ def search(comparison: Comparison, space: Space, *, rounds: int, steps: int) -> 
 
     Notes
     -----
-    Where no plan of a kind leaves all errors that may not grow, those halfway and a quarter of the way from
-    the start are tried: errors of least squares are convex in the losses.
+    Where no plan of a kind leaves all errors that may not grow, those on the way to it are tried, from the
+    far end: errors of least squares are convex in the losses.
     """
     start = comparison.judge("start", KEPT, space.start)
     floor = np.zeros_like(space.losses)
@@ -272,6 +275,7 @@ def _of_kind(
         return np.log(np.where(both, seen, 1.0) / np.where(both, expected, 1.0))
 
     at_start = correction(comparison.found[0])
+    corrected = np.full_like(floor, -np.inf)
     found: list[Judged] = []
     for number in range(rounds):
         last = correction(judged)
@@ -279,7 +283,8 @@ def _of_kind(
         blind = table(dict.fromkeys(judged.worse, 1.0)) * ~explained
         kept = np.maximum.accumulate(blind[::-1])[::-1] > 0  # estimates follow those above them
         floor[:] = np.where(kept, np.maximum(space.losses, 2 * floor), floor)
-        corrected = np.where(explained, last, at_start)
+        # Of a kind the worst that was seen counts: a plan between two would else swing between them.
+        corrected = np.maximum(corrected, np.where(explained, last, at_start))
         wish = Wish(weight, ceiling, corrected, floor, space.precision, space.power)
         begin = space.array(judged.candidate)
         losses = best_losses(tree, wish, begin, moves=kind == FREE, leaf_share=leaf_share)
@@ -289,7 +294,7 @@ def _of_kind(
             break
         found.append(judged)
     if all(each.worse for each in found):
-        for part in (Fraction(1, 2), Fraction(1, 4)):
+        for part in PARTS:
             name = f"{words}, {part} of the way"
             if not comparison.judge(name, kind, blend(space.start, judged.candidate, part, name)).worse:
                 break
