@@ -27,13 +27,11 @@ SURE = 0.975
 NOTABLE = 0.01
 """Part by which an error has to grow to be worse, however sure that is."""
 
-PARTS = (Fraction(3, 4), Fraction(1, 2), Fraction(1, 4))
-"""How far of the way to a plan that is not allowed others are tried."""
-
 KEPT, FREE = "geolevels kept", "geolevels free"
 """Kinds of plans. With the first no loss of moving within a geounit changes."""
 
 _EXPLAINED = float(np.log(1.5))  # logarithms of errors this close to expected ones are explained by them
+_HALVES = 2  # plans between one that is allowed and one that is not
 _OTHERS = 0.05  # what errors that are no aim weigh together, beside those that are
 
 
@@ -224,8 +222,8 @@ def search(comparison: Comparison, space: Space, *, rounds: int, steps: int) -> 
 
     Notes
     -----
-    Where no plan of a kind leaves all errors that may not grow, those on the way to it are tried, from the
-    far end: errors of least squares are convex in the losses.
+    Between the best plan of a kind in which no error grew that may not, or the start, and one that does
+    better with the fewest that did, plans halfway are tried: errors of least squares are convex in losses.
     """
     start = comparison.judge("start", KEPT, space.start)
     floor = np.zeros_like(space.losses)
@@ -275,16 +273,17 @@ def _of_kind(
         return np.log(np.where(both, seen, 1.0) / np.where(both, expected, 1.0))
 
     at_start = correction(comparison.found[0])
-    corrected = np.full_like(floor, -np.inf)
+    corrected, ever = at_start, np.zeros_like(floor)
     found: list[Judged] = []
     for number in range(rounds):
         last = correction(judged)
         explained = abs(last - at_start) <= _EXPLAINED
-        blind = table(dict.fromkeys(judged.worse, 1.0)) * ~explained
-        kept = np.maximum.accumulate(blind[::-1])[::-1] > 0  # estimates follow those above them
+        worse = table(dict.fromkeys(judged.worse, 1.0))
+        kept = np.maximum.accumulate((worse * ~explained)[::-1])[::-1] > 0  # estimates follow those above
         floor[:] = np.where(kept, np.maximum(space.losses, 2 * floor), floor)
-        # Of a kind the worst that was seen counts: a plan between two would else swing between them.
-        corrected = np.maximum(corrected, np.where(explained, last, at_start))
+        last = np.where(explained, last, at_start)
+        ever = np.maximum(ever, worse)  # for these the worst that was seen counts, or plans would swing
+        corrected = np.where(ever > 0, np.maximum(corrected, last), last)
         wish = Wish(weight, ceiling, corrected, floor, space.precision, space.power)
         begin = space.array(judged.candidate)
         losses = best_losses(tree, wish, begin, moves=kind == FREE, leaf_share=leaf_share)
@@ -293,12 +292,19 @@ def _of_kind(
         if judged in found:
             break
         found.append(judged)
-    if all(each.worse for each in found):
-        for part in PARTS:
-            name = f"{words}, {part} of the way"
-            if not comparison.judge(name, kind, blend(space.start, judged.candidate, part, name)).worse:
-                break
+    good = best([comparison.found[0], *found])[0]
+    refused = [each for each in found if each.worse and each.aim < good.aim]
+    if refused:
+        bad = min(refused, key=_number_worse)
+        for number in range(_HALVES):
+            name = f"{words}, between {number + 1}"
+            half = comparison.judge(name, kind, blend(good.candidate, bad.candidate, Fraction(1, 2), name))
+            good, bad = (good, half) if half.worse else (half, bad)
     return judged
+
+
+def _number_worse(plan: Judged) -> tuple[int, float]:
+    return len(plan.worse), plan.aim
 
 
 def blend(one: Candidate, other: Candidate, part: Fraction, name: str) -> Candidate:
