@@ -151,6 +151,28 @@ def test_a_plan_with_a_worse_row_is_refused_and_noise_is_not_taken_for_one() -> 
     assert not noisy.worse
 
 
+def test_a_plan_that_changes_nothing_is_confirmed_nineteen_times_in_twenty() -> None:
+    """Judged row by row it would mostly fail: there are many rows."""
+    rng, counts = np.random.default_rng(3), (1000 + np.zeros(len(ROWS))).astype(int)
+
+    class Chance(Expected):
+        def before(self, seed: int) -> tuple[int, ...]:
+            return tuple(counts + rng.integers(-200, 201, len(counts)))
+
+        def after(self, candidate: Candidate, seed: int) -> tuple[int, ...]:
+            return self.before(seed)
+
+    trials, many = Chance(rows()), 400
+    passed = {
+        together: sum(
+            not compare(trials, "same", KEPT, START, range(10), together=together).worse for _ in range(many)
+        )
+        for together in (True, False)
+    }
+    assert passed[True] >= 0.95 * many - 3 * (0.95 * 0.05 * many) ** 0.5
+    assert passed[False] < 0.85 * many
+
+
 def test_a_row_is_worse_beyond_noise_only() -> None:
     class Fixed(Expected):
         def after(self, candidate: Candidate, seed: int) -> tuple[int, ...]:

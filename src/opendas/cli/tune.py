@@ -223,6 +223,7 @@ def _show_improvement(found: Improvement) -> None:
                     "before": f"{change.before:.4g}",
                     "after": f"{change.after:.4g}",
                     "change": f"{change.part:+.1%}",
+                    "at most": f"{change.at_most:+.1%}",
                     "verdict": "worse" if change.worse else "better" if change.better else "no worse",
                 }
                 for change in changes

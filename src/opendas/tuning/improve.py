@@ -197,6 +197,7 @@ def _change(change: Change) -> dict[str, object]:
         "before": change.before,
         "after": change.after,
         "noise": change.noise,
+        "at_most": change.at_most,
         "verdict": "worse" if change.worse else "better" if change.better else "no worse",
     }
 
@@ -240,17 +241,23 @@ def _improve(run: Run, wishes: Wishes) -> Improvement:
     comparison = Comparison(trials, range(wishes.runs), wishes.tell)
     found = search(comparison, space, rounds=wishes.rounds, steps=wishes.steps)
     seeds = range(CONFIRMING, CONFIRMING + wishes.confirm)
+    refused: list[Judged] = []
     for each in best(found):
         if each.aim >= 0:
             break
-        confirmed = compare(trials, each.name, each.kind, each.candidate, seeds)
+        confirmed = compare(trials, each.name, each.kind, each.candidate, seeds, together=True)
+        refused.append(confirmed)
         if not confirmed.worse and confirmed.aim < 0:
             return Improvement(
                 run, wishes, trials.rows, len(made[0]), each, confirmed, tuple(found), trials.made
             )
+    closest = min(refused or found[1:], key=lambda plan: (len(plan.worse), plan.aim))
+    grew = ", ".join(map(str, closest.worse)) or "nothing, but nothing to lower fell either"
+    runs = "confirming" if refused else "judging"
     raise EstimationError(
-        f"none of {len(found) - 1} plans lowers the errors to lower and raises no other that may not. Say "
-        "which may (--may-worsen), or try more plans (--rounds)."
+        f"none of {len(found) - 1} plans lowers the errors to lower and raises no other that may not; "
+        f"closest came {closest.name}, {closest.aim:+.1%}; {runs} runs saw grow: {grew}. Say which may grow "
+        "(--may-worsen), or try more plans (--rounds)."
     )
 
 

@@ -24,6 +24,9 @@ from opendas.tuning.shares import LEAST, Wish, best_losses, exact_shares
 SURE = 0.975
 """Probability, by Student's law, that a row that got no worse is not taken for worse."""
 
+FAMILY = 0.95
+"""The same probability for all rows that may not grow together, where a plan is confirmed."""
+
 NOTABLE = 0.01
 """Part by which an error has to grow to be worse, however sure that is."""
 
@@ -63,7 +66,7 @@ class Change:
     row: Row
     before: float  # mean absolute error, in counts
     after: float
-    noise: float  # half of the interval of 95 per cent around ``after - before``
+    noise: float  # half of the interval around ``after - before``, as wide as :func:`compare` says
 
     @property
     def part(self) -> float:
@@ -71,6 +74,11 @@ class Change:
         if self.before:
             return self.after / self.before - 1
         return float("inf") if self.after else 0.0
+
+    @property
+    def at_most(self) -> float:
+        """Relative change at the upper end of the interval."""
+        return (self.after + self.noise) / self.before - 1 if self.before else self.part
 
     @property
     def worse(self) -> bool:
@@ -136,15 +144,28 @@ class Comparison:
         return judged
 
 
-def compare(trials: Trials, name: str, kind: str, candidate: Candidate, seeds: Sequence[int]) -> Judged:
-    """Simulate a plan beside what it is compared with, seed by seed."""
+def compare(
+    trials: Trials,
+    name: str,
+    kind: str,
+    candidate: Candidate,
+    seeds: Sequence[int],
+    *,
+    together: bool = False,
+) -> Judged:
+    """Simulate a plan beside what it is compared with, seed by seed.
+
+    `together`: an unchanged plan has with :data:`FAMILY` no worse error at all, of those that may not grow
+    (Bonferroni); else each single one is not taken for worse with :data:`SURE`.
+    """
     rows = trials.rows
     areas = np.maximum(np.array(rows.areas, dtype=np.float64), 1.0)
     before = np.array([trials.before(seed) for seed in seeds]) / areas
     after = np.array([trials.after(candidate, seed) for seed in seeds]) / areas
     many = len(seeds)
     spread = (after - before).std(axis=0, ddof=1) / many**0.5 if many > 1 else np.zeros(len(areas))
-    noise = spread * (stats.t.ppf(SURE, many - 1) if many > 1 else 0.0)
+    sure = 1 - (1 - FAMILY) / max(1, len(rows.held)) if together else SURE
+    noise = spread * (stats.t.ppf(sure, many - 1) if many > 1 else 0.0)
     means = before.mean(axis=0), after.mean(axis=0), noise
     changes = tuple(Change(row, *map(float, each)) for row, *each in zip(rows.rows, *means, strict=True))
     held = [change for change in changes if change.row in rows.held]
