@@ -83,8 +83,9 @@ class Protection:
     @property
     def alternatives(self) -> str:
         """Sentence on the number of alternatives that the exact facts leave."""
+        places = "place (pair" if self.least == 1 else "places (pairs"
         return (
-            f"The exact facts leave a record at least {self.least:,} other places (pairs of leaf and cell) "
+            f"The exact facts leave a record at least {self.least:,} other {places} of leaf and cell) "
             f"where it could be, and {self.median:,} at the median of {self.places:,} places"
             + (f"; at {self.alone:,} places they leave none: a record there is known." if self.alone else ".")
             + ("" if self.nested else _CROSSING)
