@@ -93,7 +93,7 @@ def solve(
         return _with_fixed_rows(problem, tolerance, metric)
     if problem.parent is not None and problem.children == 1:
         return _only_child(problem, problem.parent, tolerance)
-    if problem.cells >= MANY:
+    if problem.cells >= MANY and problem.parent is not None:
         merged = _by_merged_cells(problem, tolerance)
         if merged is not None:
             return merged
@@ -101,6 +101,9 @@ def solve(
     if answer is not None:
         if answer.status is Status.OPTIMAL:
             return answer
+        merged = None if problem.parent is not None else _by_merged_cells(problem, tolerance)
+        if merged is not None:
+            return merged
         if problem.linear.size > WRITABLE:
             return _contradiction(problem, tolerance, answer)
     best: Solution | None = None
@@ -182,7 +185,8 @@ def _projected(problem: FamilyProblem, tolerance: float) -> Solution | None:
 def _by_merged_cells(problem: FamilyProblem, tolerance: float) -> Solution | None:
     """Solve with one cell for all that nothing distinguishes, and spread its counts as the parent's.
 
-    None where that leaves more than half of the cells, or finds no solution. A pass on a total has one cell.
+    At a root they are spread evenly. None where that leaves more than half of the cells, or finds no
+    solution. A pass on a total has one cell.
 
     Notes
     -----
@@ -190,7 +194,7 @@ def _by_merged_cells(problem: FamilyProblem, tolerance: float) -> Solution | Non
     gradients are the same, and counts a part.
     """
     parent, n = problem.parent, problem.cells
-    if parent is None or problem.hessians is not None:
+    if problem.hessians is not None:
         return None
     maps = [rows for _, rows in problem.terms]
     if not maps or 2 * max(int(rows.max(initial=-1)) + 1 for rows in maps) > n:
@@ -203,19 +207,27 @@ def _by_merged_cells(problem: FamilyProblem, tolerance: float) -> Solution | Non
     apart = np.abs(problem.linear - linear[:, cell]).max(initial=0.0)
     if 2 * len(first) > n or apart > SAME * np.abs(linear).max(initial=0.0):
         return None
+    parts = np.ones(n) if parent is None else parent
+    sums = np.bincount(cell, parts).astype(np.float64)
     merged = replace(
         problem,
         terms=tuple((weight, rows[first]) for weight, rows in problem.terms),
         linear=linear,
-        parent=np.bincount(cell, parent).astype(np.float64),
+        parent=None if parent is None else sums,
         mask=problem.mask[:, first],
         groups=problem.groups[:, first],
     )
     found = solve(merged, tolerance=tolerance * problem.top / merged.top)
-    if found.status is not Status.OPTIMAL or merged.parent is None:
+    if found.status is not Status.OPTIMAL:
         return None
-    share = parent / np.where(merged.parent > 0.0, merged.parent, 1.0)[cell]
-    return replace(found, x=found.x[:, cell] * share, residual=found.residual * merged.top / problem.top)
+    x = found.x[:, cell] * (parts / np.where(sums > 0.0, sums, 1.0)[cell])
+    residual = found.residual * _magnitude(merged, found.x) / _magnitude(problem, x)
+    return replace(found, x=x, residual=residual) if residual <= tolerance else None
+
+
+def _magnitude(problem: FamilyProblem, x: Floats) -> float:
+    """Return what residuals are relative to."""
+    return problem.top if problem.parent is not None else max(1.0, float(x.max(initial=0.0)))
 
 
 def _by_structure(problem: FamilyProblem, tolerance: float) -> Solution | None:
