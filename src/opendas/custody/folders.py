@@ -178,8 +178,8 @@ def open_folder(path: Path, *, make: bool | int = False) -> Iterator[Folder]:
         for number, name in enumerate(names, start=1):
             prefix = "/" + "/".join(names[:number])
             there = here.enter(name, make=number > len(names) - most, path=prefix)
-            os.close(here.descriptor)
-            here = Folder(there, here.output)
+            above, here = here, Folder(there, here.output)
+            os.close(above.descriptor)  # after `here` is another: an interrupt between would close it twice
             here = Folder(there, _judged(prefix, there, here.output))
         yield here
     finally:
