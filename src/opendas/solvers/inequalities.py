@@ -52,11 +52,8 @@ def solve_under(
     relaxed = solve(problem, tolerance=tolerance, metric=metric)
     size = np.maximum(1, np.abs(coefficients).max(axis=1, initial=0))
 
-    def top(x: Floats) -> float:
-        return problem.top if problem.parent is not None else max(1.0, float(x.max(initial=0.0)))
-
     def violation(x: Floats) -> float:
-        return float(((x @ coefficients.T - at_most) / size).max(initial=0.0)) / top(x)
+        return float(((x @ coefficients.T - at_most) / size).max(initial=0.0)) / problem.magnitude(x)
 
     if relaxed.status is not Status.OPTIMAL or violation(relaxed.x) <= tolerance:
         return relaxed
@@ -76,7 +73,8 @@ def solve_under(
         residual = max(
             certify(_moved(stated, nu @ coefficients), raw.x, qp.multipliers(raw.rows, stated)),
             violation(raw.x),
-            float(np.minimum(nu * size / _units(stated), slack / size).max(initial=0.0)) / top(raw.x),
+            float(np.minimum(nu * size / _units(stated), slack / size).max(initial=0.0))
+            / problem.magnitude(raw.x),
         )
         if residual >= best.residual:
             break

@@ -101,6 +101,7 @@ def solve(
     if answer is not None:
         if answer.status is Status.OPTIMAL:
             return answer
+        # Only now at a root: there the structure's answer, where it has one, is spread in its own way.
         merged = None if problem.parent is not None else _by_merged_cells(problem, tolerance)
         if merged is not None:
             return merged
@@ -221,13 +222,8 @@ def _by_merged_cells(problem: FamilyProblem, tolerance: float) -> Solution | Non
     if found.status is not Status.OPTIMAL:
         return None
     x = found.x[:, cell] * (parts / np.where(sums > 0.0, sums, 1.0)[cell])
-    residual = found.residual * _magnitude(merged, found.x) / _magnitude(problem, x)
+    residual = found.residual * merged.magnitude(found.x) / problem.magnitude(x)
     return replace(found, x=x, residual=residual) if residual <= tolerance else None
-
-
-def _magnitude(problem: FamilyProblem, x: Floats) -> float:
-    """Return what residuals are relative to."""
-    return problem.top if problem.parent is not None else max(1.0, float(x.max(initial=0.0)))
 
 
 def _by_structure(problem: FamilyProblem, tolerance: float) -> Solution | None:

@@ -163,7 +163,6 @@ def solve_structured(problem: FamilyProblem, tolerance: float, layout: Layout | 
             return answer
     C, n = problem.linear.shape
     structure, cells = layout.structure, layout.cells
-    has_parent = problem.parent is not None
     split = _split(problem, layout)
     mask = split.mask
     sizes = np.diff(structure.start)
@@ -184,7 +183,7 @@ def solve_structured(problem: FamilyProblem, tolerance: float, layout: Layout | 
         earlier = w.copy()
         _iterate(structure, factor, active, split, state)
         z = np.where(mask, np.maximum(w, 0.0), 0.0)
-        top = problem.top if has_parent else max(1.0, float(z.max(initial=0.0)))
+        top = problem.magnitude(z)
         missed = np.maximum(state.primal, state.dual)
         active = np.flatnonzero(missed > precision * top)
         if not len(active) or iterations == LIMIT:

@@ -165,8 +165,7 @@ def _with_fixed_rows(
     if not np.isfinite(x).all():
         return float(np.inf)
     sums = np.stack([np.bincount(rows, one, answers.shape[1]) for one in x]) if len(x) else answers
-    whole = problem.top if problem.parent is not None else max(1.0, float(x.max(initial=0.0)))
-    missed = float(np.abs(sums - answers).max(initial=0.0)) / whole
+    missed = float(np.abs(sums - answers).max(initial=0.0)) / problem.magnitude(x)
     gradient = gradients(problem, x)
     if fixed is not None:
         gradient = gradient + fixed[:, rows]

@@ -30,8 +30,7 @@ def fixed_contradiction(problem: FamilyProblem, tolerance: float) -> tuple[Const
     """
     rows, fixed = stated_partition(problem)
     R = fixed.shape[1]
-    top = problem.top if problem.parent is not None else max(1.0, float(fixed.max(initial=0.0)))
-    slack = tolerance * top
+    slack = tolerance * problem.magnitude(fixed)
     within: Floats = np.full(fixed.shape, np.inf)
     for c in range(problem.children):
         if problem.parent is None:

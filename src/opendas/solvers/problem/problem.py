@@ -235,6 +235,10 @@ class FamilyProblem:
         """Largest count of the parent, at least 1: what residuals are relative to."""
         return 1.0 if self.parent is None else max(1.0, float(self.parent.max(initial=0.0)))
 
+    def magnitude(self, counts: Floats) -> float:
+        """Return what residuals of `counts` are relative to: the parent, or at a root `counts` themselves."""
+        return self.top if self.parent is not None else max(1.0, float(counts.max(initial=0.0)))
+
     @property
     def children(self) -> int:
         """Number of children."""
