@@ -130,7 +130,9 @@ def tune_command(
     """
     from opendas.custody.folders import make_folder
 
-    given = {name: value for name, value in options.items() if value or (value == 0 and value is not False)}
+    given = {
+        name: value for name, value in options.items() if value not in (None, (), "") and value is not False
+    }
     for wrong in _OF_TARGETS if same_loss else _OF_SAME_LOSS:
         if wrong in given:
             name = {"areas": "area", "most": "most-runs"}.get(wrong, wrong).replace("_", "-")
@@ -193,6 +195,7 @@ def _improve(
 
 
 def _show_improvement(found: Improvement) -> None:
+    fronts = {"errors": found.error_front, "loss": found.loss_front}
     rows = [
         {
             "plan": plan.name,
@@ -200,11 +203,7 @@ def _show_improvement(found: Improvement) -> None:
             "worst": f"{plan.worst:+.1%}",
             "epsilon_within": f"{plan.within:.3g}",
             "worse": len(plan.worse),
-            "front": " ".join(
-                word
-                for word, front in (("errors", found.error_front), ("loss", found.loss_front))
-                if plan in front
-            ),
+            "front": " ".join(word for word, front in fronts.items() if plan in front),
         }
         for plan in found.found
     ]
@@ -224,7 +223,7 @@ def _show_improvement(found: Improvement) -> None:
                     "after": f"{change.after:.4g}",
                     "change": f"{change.part:+.1%}",
                     "at most": f"{change.at_most:+.1%}",
-                    "verdict": "worse" if change.worse else "better" if change.better else "no worse",
+                    "verdict": change.verdict,
                 }
                 for change in changes
             ]
@@ -233,7 +232,7 @@ def _show_improvement(found: Improvement) -> None:
     better, worse = (sum(getattr(change, name) for change in changes) for name in ("better", "worse"))
     click.echo(f"{better} errors better, {worse} worse, {len(changes) - better - worse} within noise.")
     for change in found.trades:
-        click.echo(f"traded: {change.row}, {change.before:.4g} to {change.after:.4g} ({change.part:+.0%})")
+        click.echo(f"traded: {change}")
 
 
 def _show_tuning(tuning: Tuning) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -159,7 +159,8 @@ class Improvement:
             writer.writerow(line | changes)
         return out.getvalue()
 
-    def _lines(self) -> Any:
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        errors, loss = self.error_front, self.loss_front
         for each in self.found:
             yield {
                 "plan": each.name,
@@ -168,8 +169,8 @@ class Improvement:
                 "worst": each.worst,
                 "epsilon_within": each.within,
                 "worse": " ".join(str(row).replace(" ", "") for row in each.worse),
-                "front_of_errors": each in self.error_front,
-                "front_of_loss": each in self.loss_front,
+                "front_of_errors": each in errors,
+                "front_of_loss": each in loss,
                 "chosen": each is self.chosen,
                 "shares": " ".join(
                     f"{level}/{query.replace(' ', '')}={format_fraction(loss / each.candidate.total)}"
@@ -185,7 +186,7 @@ class Improvement:
             "# A plan found by opendas tune --same-loss: " + self.chosen.name + ".",
             f"# {len(self.found)} plans were simulated on {self.leaves:,} leaves. In {self.wishes.confirm} "
             f"other runs the errors to lower changed by {self.confirmed.aim:+.1%}.",
-            *(f"# Worse: {_words(change)}." for change in self.trades),
+            *(f"# Worse: {change}." for change in self.trades),
         ]
         return run_file_text(self.run, to, words, self.source, self.budget)
 
@@ -198,12 +199,8 @@ def _change(change: Change) -> dict[str, object]:
         "after": change.after,
         "noise": change.noise,
         "at_most": change.at_most,
-        "verdict": "worse" if change.worse else "better" if change.better else "no worse",
+        "verdict": change.verdict,
     }
-
-
-def _words(change: Change) -> str:
-    return f"{change.row}, {change.before:.4g} to {change.after:.4g} ({change.part:+.0%})"
 
 
 def improve(run: Run, **wishes: Any) -> Improvement:

@@ -90,6 +90,14 @@ class Change:
         """Whether it fell beyond noise, and notably."""
         return self.before - self.after > max(self.noise, NOTABLE * self.before)
 
+    @property
+    def verdict(self) -> str:
+        """``worse``, ``better`` or ``no worse``."""
+        return "worse" if self.worse else "better" if self.better else "no worse"
+
+    def __str__(self) -> str:
+        return f"{self.row}, {self.before:.4g} to {self.after:.4g} ({self.part:+.0%})"
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:
