@@ -23,7 +23,7 @@ from opendas.demo.households import ADULT, CODE, HouseholdPool, allowed_ages
 from opendas.demo.placement import JITTER
 from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError
 from opendas.files.parquet import reading
-from opendas.readers.columns.csv_parquet import opened_zip, unpacked
+from opendas.readers.columns.csv_parquet import is_parquet, opened_zip, unpacked
 
 _COLUMNS = ("SERIALNO", "SPORDER", "PWGTP", "AGEP", "SEX")
 _RELATION = ("RELSHIPP", "RELP")
@@ -139,7 +139,7 @@ def _read(path: Path) -> tuple[Any, str]:
 
 
 def _table(path: Path) -> Any:
-    if path.suffix.lower() in (".parquet", ".pq"):
+    if is_parquet(path):
         with reading(path):
             return pq.read_table(path)
     if path.suffix.lower() != ".zip":

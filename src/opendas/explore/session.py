@@ -21,11 +21,11 @@ from opendas.explore.run_file import own_mechanism, read_run_file
 from opendas.explore.subjects import RunSubject, Subject
 from opendas.explore.table_page import TablePage
 from opendas.phsafe.config import Mode, parse_config
+from opendas.readers.columns.csv_parquet import is_parquet
 from opendas.runs.config.load import read_text
 from opendas.runs.run import load
 from opendas.runs.starting.table_files import TableFiles
 
-TABLE_SUFFIXES = (".csv", ".parquet", ".pq")
 _LINK = re.compile(r"[A-Za-z0-9_-]{16,}")
 _LONGEST = 200_000
 
@@ -90,7 +90,7 @@ def make_session(
     """
     if file is None:
         return Session(save_to=save_to)
-    if file.suffix.lower() in TABLE_SUFFIXES:
+    if is_parquet(file) or file.suffix.lower() == ".csv":
         return Session(table=TablePage(TableFiles(file, save_to or Path())))
     text = read_text(file, "run file").lstrip("\ufeff")
     if text.lstrip().startswith("{"):

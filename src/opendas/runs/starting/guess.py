@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from opendas.arrays import Ints
 from opendas.custody.protected_units import unit_of_column
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
-from opendas.readers.columns.csv_parquet import column_names
+from opendas.readers.columns.csv_parquet import column_names, is_parquet
 from opendas.readers.columns.identifiers import seems_identifier
 from opendas.runs.config.model import RESERVED_GEOLEVELS
 from opendas.runs.starting.columns import MOST_LEVELS, Column, Role, bin_labels, look_at, proposed_bins
@@ -459,7 +459,7 @@ def _read(path: Path) -> pa.Table:
     if not path.is_file():
         raise ConfigError(f"{path}: no such file.")
     try:
-        if path.suffix.lower() in (".parquet", ".pq"):
+        if is_parquet(path):
             table = pq.read_table(path)
             _refuse_repeated(path, table.column_names)
             table = pa.table({name: table.column(name).cast(pa.string()) for name in table.column_names})
