@@ -53,6 +53,10 @@ class Mechanism(StrEnum):
         member._name_ = member._value_ = value
         return member
 
+    def __reduce_ex__(self, protocol: object) -> tuple[type[Mechanism], tuple[str]]:
+        """Go to other processes by value: Python 3.11.2 looks for the name, which those have not met."""
+        return type(self), (self.value,)
+
     @property
     def is_zcdp(self) -> bool:
         """Whether the loss is a rho of zCDP rather than a pure epsilon."""
