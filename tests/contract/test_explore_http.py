@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from html import unescape
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -432,7 +433,8 @@ def table_client(folder: Path, text: str) -> tuple[Client, dict[str, str]]:
 def chosen(page: str) -> dict[str, str]:
     """The form of a table's page, with what is selected in it."""
     uses = re.findall(r'<select name="(use\.\d+)".*?<option selected>([a-z ]+)</option>', page)
-    return {**dict(uses), "unit": re.findall(r'name="unit" value="([^"]*)"', page)[0]}
+    bins = re.findall(r'name="(bins\.\d+)" value="([^"]*)"', page)
+    return {**dict(uses), **dict(bins), "unit": re.findall(r'name="unit" value="([^"]*)"', page)[0]}
 
 
 def test_a_table_is_shown_and_its_files_are_those_of_init_table(tmp_path: Path) -> None:
@@ -447,6 +449,7 @@ def test_a_table_is_shown_and_its_files_are_those_of_init_table(tmp_path: Path) 
         "attribute",
         "attribute",
         "not used",
+        "0, 5, 18, 25, 35, 45, 55, 65, 75, 85",
         "patient",
     ]
     assert "0-4, 5-17, 18-24" in page.text  # proposed classes of ages
@@ -475,6 +478,61 @@ def test_a_table_is_shown_and_its_files_are_those_of_init_table(tmp_path: Path) 
     again = client.post("/table", data=form | {"action": "write"}, headers=mine)
     assert again.status_code == 422
     assert "there already, and not overwritten" in again.text
+
+
+def test_classes_of_numbers_are_edited_as_the_questions_of_init_table_ask_for_them(tmp_path: Path) -> None:
+    client, mine = table_client(tmp_path, STAYS)
+    form = chosen(client.get("/table", headers=mine).text) | {"bins.3": "0 18,65, 80.5"}
+    seen = client.post("/table", data=form, headers=mine)
+    assert "0 to below 18, 18 to below 65, 65 to below 80.5, 80.5+" in seen.text
+    assert chosen(seen.text)["bins.3"] == "0, 18, 65, 80.5"
+    assert 'id="bins.3-error" hidden' in seen.text
+    assert client.post("/table", data=form | {"action": "write"}, headers=mine).status_code == 200
+    command = ["init", "table", str(tmp_path / "stays.csv"), "--to", str(tmp_path / "by-command")]
+    answers = "\n\n\n65,18\n10\n0,18,65,80.5\n\n"  # two that cannot be used are asked again
+    asked = CliRunner().invoke(cli, [*command, "--interactive"], obj={}, input=answers)
+    assert asked.exit_code == 0, asked.exception
+    assert "18 follows 65" in asked.stderr
+    assert "Some numbers lie below 10" in asked.stderr
+    written = {path.name: path.read_text() for path in (tmp_path / "files").iterdir()}
+    assert written == {path.name: path.read_text() for path in (tmp_path / "by-command").iterdir()}
+    run = load(tmp_path / "files" / "stays-run.toml", read_records=True)
+    assert run.resolved.reader.bins == {"age": (0, 18, 65, 80.5)}
+    assert run.product.schema.attributes[0].levels == (
+        "0 to below 18",
+        "18 to below 65",
+        "65 to below 80.5",
+        "80.5+",
+    )
+
+
+def test_what_is_wrong_with_classes_is_said_at_their_field_and_nothing_is_written(tmp_path: Path) -> None:
+    client, mine = table_client(tmp_path, STAYS)
+    form = chosen(client.get("/table", headers=mine).text)
+    for typed, message in (
+        ("0, 18 years", "&#39;years&#39; is not a number"),
+        ("0, 65, 18", "18 follows 65: write the numbers in ascending order."),
+        ("0, 0", "0 follows 0"),
+        ("5, 18", "Some numbers lie below 5"),
+        ("0, 0.1234567890123", "0.1234567890123 has more than the 12 digits"),
+        (" ".join(map(str, range(1001))), "1,001 classes: at most 1,000 are taken."),
+        ("nan", "&#39;nan&#39; is not a number"),
+        ('"><script>', "&#39;&#34;&gt;&lt;script&gt;&#39; is not a number"),
+    ):
+        answer = client.post("/table", data=form | {"bins.3": typed, "action": "write"}, headers=mine)
+        assert answer.status_code == 422
+        assert f'id="bins.3-error">{message}' in answer.text
+        assert "1 entry cannot be used yet." in answer.text
+        assert "<script>" not in answer.text
+        assert unescape(chosen(answer.text)["bins.3"]) == typed
+        assert "Write product file" not in answer.text
+        assert not (tmp_path / "files").exists()
+    emptied = client.post("/table", data=form | {"bins.3": " "}, headers=mine)
+    assert chosen(emptied.text) == form
+    # of a column that is not used, what stands there is of no account
+    unused = client.post("/table", data=form | {"bins.3": "x", "use.3": "not used"}, headers=mine)
+    assert unused.status_code == 200
+    assert "bins.3" not in chosen(unused.text)
 
 
 def test_what_is_wrong_with_the_uses_of_columns_is_said_and_nothing_is_written(tmp_path: Path) -> None:

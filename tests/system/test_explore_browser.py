@@ -248,10 +248,17 @@ def test_a_table_becomes_a_product_file(browser: Any, tmp_path: Path) -> None:
         page = visit.go("/")
         assert page.locator("h1").inner_text() == "stays.csv"
         expect(page.locator("#columns")).to_contain_text("0-4, 5-17, 18-24")
-        page.get_by_label("Use age as").select_option("not used")
+        edges = page.get_by_label("Classes of age begin at")
+        expect(edges).to_have_value("0, 5, 18, 25, 35, 45, 55, 65, 75, 85")
+        edges.fill("0, 65, 18")
         page.get_by_label("Protected unit").fill("stay")
         visit.press(page.get_by_role("button", name="See what this makes"))
-        expect(page.locator(".told")).to_contain_text("2 cells in each of 4 leaves, 300 rows")
+        expect(edges).to_have_accessible_description(re.compile("18 follows 65"))
+        expect(edges).to_have_attribute("aria-invalid", "true")
+        edges.fill("0, 18, 65")
+        visit.press(page.get_by_role("button", name="See what this makes"))
+        expect(page.locator("#columns")).to_contain_text("0-17, 18-64, 65+")
+        expect(page.locator(".told")).to_contain_text("6 cells in each of 4 leaves, 300 rows")
         visit.press(page.get_by_role("button", name="Write product file and run file"))
         expect(page.get_by_role("status")).to_contain_text("stays-run.toml --read-records")
         axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
@@ -261,7 +268,8 @@ def test_a_table_becomes_a_product_file(browser: Any, tmp_path: Path) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
         visit.close()
     run = od.load(tmp_path / "files" / "stays-run.toml", read_records=True)
-    assert run.product.schema.names == ("sex",)
+    assert run.product.schema.names == ("age", "sex")
+    assert run.product.schema.attributes[0].levels == ("0-17", "18-64", "65+")
 
 
 def test_household_tables_give_table_10_and_a_configuration(visit: Visit) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from opendas.cli.output import message
 from opendas.errors import ConfigError
 
 if TYPE_CHECKING:
+    from opendas.runs.starting.columns import Column
     from opendas.runs.starting.guess import TableGuess
     from opendas.runs.starting.table_files import TableFiles
 
@@ -215,18 +217,35 @@ def _asked(data: Path, columns: _Columns) -> TableGuess:
             message(str(error))
         else:
             if declared.geography and declared.attributes:
-                return guess
+                bins = {guess.columns[name]: edges for name, edges in guess.bins.items()}
+                if bins.keys() <= declared.bins.keys():
+                    return guess
+                bins = {name: _ask_edges(found[name], edges) for name, edges in bins.items()}
+                declared = replace(declared, bins=bins)
+                continue
             places, attributes = [*guess.upper_columns, guess.geocode], list(guess.columns.values())
             counts = [guess.count or "-"]
         places = _ask("Columns of places, top first, the smallest last", places)
         attributes = _ask("Columns of attributes", attributes)
         counts = _ask("Column with the number of records of a row, - for none", counts)
-        declared = Declared(places, attributes, None if counts == ["-"] else counts[0])
+        declared = Declared(places, attributes, "" if counts in ([], ["-"]) else counts[0])
 
 
 def _ask(question: str, offered: list[str] | None) -> list[str]:
     given: str = click.prompt(question, default=",".join(offered) if offered else None, err=True)
     return [name.strip() for name in given.split(",") if name.strip()]
+
+
+def _ask_edges(column: Column, edges: Sequence[float]) -> tuple[float, ...]:
+    """Ask where the classes of a column's numbers begin, until the answer can be used."""
+    from opendas.runs.starting.columns import edges_text, read_edges
+
+    question, offered = f"Where classes of {column.name} begin, in ascending order", edges_text(edges)
+    while True:
+        try:
+            return read_edges(column, click.prompt(question, default=offered, err=True))
+        except ConfigError as error:
+            message(str(error))
 
 
 def _melt_table(files: TableFiles, wanted: str, unit: str | None) -> None:

@@ -217,6 +217,7 @@ class Pages:
             uses=list(Use),
             answer=answer,
             banner=answer.problem,
+            errors=answer.errors,
             notice="",
         )
         return HTMLResponse(text, 422 if answer.problem else 200)

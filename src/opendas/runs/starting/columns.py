@@ -14,11 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opendas.arrays import Ints
+from opendas.errors import ConfigError
 from opendas.readers.columns.coding import without_zeros
 from opendas.readers.columns.identifiers import seems_identifier, several_rows
 
 MOST_LEVELS = 40
 """A column with more different values is an identifier, a place or a number, and no attribute as it is."""
+
+MOST_DECLARED = 1_000
+"""Levels of an attribute that someone names, rather than a guess."""
 
 _FEWEST_A_PLACE = 5
 """Rows a value, on average, of a column of codes that could be places, where its name does not say so."""
@@ -223,6 +227,42 @@ def _round_steps(spread: float) -> list[float]:
     return [_plain(float(f"{digit}e{p}")) for p in range(power, power + 5) for digit in (1, 2, 5)]
 
 
+def read_edges(column: Column, text: str) -> tuple[float, ...]:
+    """Read where the classes of a column's numbers begin, as someone types it; an empty text is the proposal.
+
+    Raises `ConfigError` if a part of the text is no number, the numbers do not ascend, are too many, or begin
+    above a number of the column.
+    """
+    typed = text.replace("\u2212", "-").replace(",", " ").split()
+    if not typed:
+        return proposed_bins(column.name, column.numbers())
+    wrong = next((number for number in typed if not _NUMBER.fullmatch(number)), None)
+    if wrong is not None:
+        raise ConfigError(
+            f"{wrong[:24]!r} is not a number. Write where each class begins, such as 0, 18, 65."
+        )
+    edges = tuple(_plain(float(number)) for number in typed)
+    for number, edge in zip(typed, edges, strict=True):
+        if edge != float(number):
+            raise ConfigError(f"{number} has more than the 12 digits that a label shows.")
+    if len(edges) > MOST_DECLARED:
+        raise ConfigError(f"{len(edges):,} classes: at most {MOST_DECLARED:,} are taken.")
+    for low, high in itertools.pairwise(edges):
+        if low >= high:
+            raise ConfigError(f"{high:.12g} follows {low:.12g}: write the numbers in ascending order.")
+    if edges[0] > min(column.numbers()):
+        raise ConfigError(
+            f"Some numbers lie below {edges[0]:.12g}, where the first class begins, and so in no class. "
+            "Begin lower."
+        )
+    return edges
+
+
+def edges_text(edges: Sequence[float]) -> str:
+    """Write where classes begin as :func:`read_edges` reads it."""
+    return ", ".join(f"{edge:.12g}" for edge in edges)
+
+
 def _plain(number: float) -> float:
     """Return a number as an int where it is whole, else without the dust of binary fractions."""
     rounded = float(f"{number:.12g}")
@@ -232,6 +272,8 @@ def _plain(number: float) -> float:
 def bin_labels(edges: Sequence[float], *, whole: bool) -> tuple[str, ...]:
     """Return a label for each class, the last without an end.
 
+    `whole`: whether all numbers are whole, so that a class ends at one.
+
     Examples
     --------
     >>> bin_labels((0, 18, 65), whole=True), bin_labels((-10, 0), whole=True)
@@ -240,6 +282,7 @@ def bin_labels(edges: Sequence[float], *, whole: bool) -> tuple[str, ...]:
     ('0 to below 0.5', '0.5+')
     """
     labels = []
+    whole = whole and all(float(edge).is_integer() for edge in edges)
     for low, above in itertools.pairwise(edges):
         if not whole:
             labels.append(f"{low:.12g} to below {above:.12g}")

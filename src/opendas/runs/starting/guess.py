@@ -20,7 +20,15 @@ from opendas.errors import ConfigError, EnvironmentFailure, FormatError
 from opendas.readers.columns.csv_parquet import column_names, is_parquet
 from opendas.readers.columns.identifiers import seems_identifier
 from opendas.runs.config.model import RESERVED_GEOLEVELS
-from opendas.runs.starting.columns import MOST_LEVELS, Column, Role, bin_labels, look_at, proposed_bins
+from opendas.runs.starting.columns import (
+    MOST_DECLARED,
+    MOST_LEVELS,
+    Column,
+    Role,
+    bin_labels,
+    look_at,
+    proposed_bins,
+)
 from opendas.runs.starting.wide import WideTable, wide_table
 from opendas.schema.attributes import RESERVED_NAMES
 
@@ -32,9 +40,6 @@ NOT_GIVEN = "not given"
 
 MOST_CELLS = 1 << 22
 """A guess has at most so many cells; products made by hand may have more, up to what memory holds."""
-
-MOST_DECLARED = 1_000
-"""Levels of an attribute that someone names, rather than a guess."""
 
 _COUNT_NAMES = (
     "count", "counts", "n", "number", "records", "population", "pop", "total", "persons", "people", "freq",
@@ -55,7 +60,9 @@ class Declared:
 
     geography: Sequence[str] | None = None  # columns with codes of places, top first, the leaf last
     attributes: Sequence[str] | None = None
-    count: str | None = None  # column with the number of records of a row
+    count: str | None = None  # column with the number of records of a row; empty: none has it
+    # By column of numbers: where its classes begin, as `read_edges` returns it.
+    bins: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 class Use(StrEnum):
@@ -80,7 +87,7 @@ def declared_by_use(columns: Mapping[str, Column], uses: Mapping[str, Use]) -> D
     if len(counts) > 1:
         raise ConfigError(f"{', '.join(counts)} are used as count: one column holds the number of records.")
     places = sorted(named[Use.PLACE], key=lambda name: len(columns[name].values))
-    return Declared(places, named[Use.ATTRIBUTE], counts[0] if counts else None)
+    return Declared(places, named[Use.ATTRIBUTE], counts[0] if counts else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +183,8 @@ def guess_table(
     uppers = _upper_columns(columns, geocode, declared)
     unread = {geocode, *uppers}
     rest = [column for name, column in columns.items() if name not in unread]
-    count = declared.count if declared.count is not None else _count(rest)
+    free = [column for column in rest if column.name not in (declared.attributes or ())]
+    count = _count(free) if declared.count is None else declared.count or None
     taken = _attributes(rest, count, declared)
     key = [columns[geocode], *taken]
     if declared.count is None and count is not None and not _differ(key):
@@ -187,6 +195,11 @@ def guess_table(
             "some with --attributes, or write a product file by hand."
         )
     names = _attribute_names([column.name for column in taken])
+    bins = {
+        name: declared.bins.get(column) or proposed_bins(column, columns[column].numbers())
+        for name, column in names.items()
+        if columns[column].role == Role.NUMBER
+    }
     return _checked(
         path,
         TableGuess(
@@ -194,16 +207,14 @@ def guess_table(
             reader="records" if count is None else "histogram",
             geocode=geocode,
             count=count,
-            attributes={name: level_labels(columns[column]) for name, column in names.items()},
+            attributes={
+                name: level_labels(columns[column], bins.get(name)) for name, column in names.items()
+            },
             columns=names,
             levels=_levels(list(columns[geocode].labels), geocode, uppers),
             left_out=_left_out(columns, {*unread, count, *names.values()}),
             unit_id=_unit_id(columns, count),
-            bins={
-                name: proposed_bins(column, columns[column].numbers())
-                for name, column in names.items()
-                if columns[column].role == Role.NUMBER
-            },
+            bins=bins,
             other={name: NOT_GIVEN for name, column in names.items() if columns[column].has_empty},
             rows=len(columns[geocode].of_row),
             leaves=len(columns[geocode].labels),
@@ -214,7 +225,7 @@ def guess_table(
 
 def _check_declared(path: Path, declared: Declared, columns: Mapping[str, Column]) -> None:
     wanted = [*(declared.geography or ()), *(declared.attributes or ())]
-    wanted += [] if declared.count is None else [declared.count]
+    wanted += [declared.count] if declared.count else []
     _refuse_unknown(path, wanted, list(columns))
     places, leaf = list(declared.geography or ()), columns.get((declared.geography or ("",))[-1])
     for upper in places[:-1]:
@@ -348,11 +359,9 @@ def _differ(columns: Sequence[Column]) -> bool:
     return bool(np.unique(keys, axis=1).shape[1] == keys.shape[1])
 
 
-def level_labels(column: Column) -> tuple[str, ...]:
-    """Return the labels of a column as an attribute: its values, or classes of its numbers."""
-    labels = in_order(column.labels)
-    if column.role == Role.NUMBER:
-        labels = bin_labels(proposed_bins(column.name, column.numbers()), whole=column.is_whole)
+def level_labels(column: Column, edges: Sequence[float] | None = None) -> tuple[str, ...]:
+    """Return the labels of a column as an attribute: its values, or the classes that begin at `edges`."""
+    labels = in_order(column.labels) if edges is None else bin_labels(edges, whole=column.is_whole)
     return (*labels, NOT_GIVEN) if column.has_empty else labels
 
 
