@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from opendas.demo import write_nation
-from opendas.runs.run import load
+from opendas.runs.context.run import load
 from opendas.schema.pl94 import pl94_persons
 
 KINDS = ("codes", "labels", "shuffled", "csv")

@@ -34,7 +34,7 @@ from pathlib import Path
 import opendas as od
 from opendas.demo import write_nation
 from opendas.engines.spark.session import open_session
-from opendas.runs.run import Run
+from opendas.runs.context.run import Run
 
 SEED = 11
 SMALL = 500

@@ -36,14 +36,14 @@ PARTS = {
     "protection map": (
         "opendas.measurement.protection:ProtectionMap.of",
         "opendas.measurement.protection:ProtectionMap.check",
-        "opendas.runs.facts:protection_of",
+        "opendas.runs.context.facts:protection_of",
     ),
-    "losses": ("opendas.runs.facts:attribute_losses", "opendas.runs.facts:within_losses"),
-    "official areas": ("opendas.runs.facts:official_losses",),
+    "losses": ("opendas.runs.context.facts:attribute_losses", "opendas.runs.context.facts:within_losses"),
+    "official areas": ("opendas.runs.context.facts:official_losses",),
     "account, key": (
         "opendas.runs.act:Act.find_account",
-        "opendas.runs.facts:account_facts",
-        "opendas.runs.workspace:Workspace.destroy_key",
+        "opendas.runs.context.facts:account_facts",
+        "opendas.runs.context.workspace:Workspace.destroy_key",
     ),
     "folders": (
         "opendas.custody.folders:Folder.enter",

@@ -36,7 +36,7 @@ from experiment import (
 import opendas as od
 from opendas.gls.expected_error import ExpectedError
 from opendas.runs.allocate import RunAllocation, public_pairs
-from opendas.runs.run import Run
+from opendas.runs.context.run import Run
 
 ESTIMATORS = ("topdown", "informed")
 QUERIES = ("total", "votingage", "hispanic", "cenrace", "hispanic * cenrace", "detailed")

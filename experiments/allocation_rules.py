@@ -29,7 +29,7 @@ from opendas.allocation import (
 )
 from opendas.allocation.programs_6_7 import weighted
 from opendas.runs.allocate import count_pairs
-from opendas.runs.run import Run
+from opendas.runs.context.run import Run
 
 TOTALS = {
     "discrete-laplace": ("1/2", "2", "8", "20", "40"),

@@ -43,7 +43,7 @@ from opendas.files.release_tree import noisy_tree
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.intervals.rows import Rows
 from opendas.intervals.tree_estimates import TreeEstimates
-from opendas.runs.run import Run
+from opendas.runs.context.run import Run
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from experiment import arguments, deliver, load, markdown, note, rhode_island
 
 import opendas as od
-from opendas.runs.run import Run
+from opendas.runs.context.run import Run
 
 RHOS = ("1/4", "1", "293764/114921", "6", "12")
 """The third is that of the production run."""

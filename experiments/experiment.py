@@ -29,8 +29,8 @@ import opendas as od
 from opendas.budget.presets import preset
 from opendas.geography.frame import Frame
 from opendas.metrics.evaluate import Evaluation, evaluate
-from opendas.readers.base import InputData
-from opendas.runs.run import Run
+from opendas.readers.input.spec import InputData
+from opendas.runs.context.run import Run
 from opendas.schema.attributes import Schema
 from opendas.schema.histogram import Histogram
 

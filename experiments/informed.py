@@ -43,7 +43,7 @@ import opendas as od
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
 from opendas.metrics.evaluate import evaluate
-from opendas.runs.run import Run
+from opendas.runs.context.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons
 

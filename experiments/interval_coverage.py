@@ -32,7 +32,7 @@ from opendas.files.release_folder import ReleaseFolder
 from opendas.files.release_tree import noisy_tree
 from opendas.intervals.answers import LAWS, Areas, Intervals, area_intervals
 from opendas.intervals.laws import EXACT, NORMAL
-from opendas.runs.run import Run
+from opendas.runs.context.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.tables.cells import Table, query_table
 from opendas.tables.counting import count_table

@@ -24,7 +24,7 @@ from interval_coverage import ENTITIES, LEVELS, Tally
 
 import opendas as od
 from opendas.demo import write_demo
-from opendas.runs.run import Run
+from opendas.runs.context.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 from opendas.tables.cells import query_table

@@ -22,7 +22,7 @@ from opendas.gls.downward import down_pass
 from opendas.gls.model import TreeModel
 from opendas.gls.upward import up_sweep
 from opendas.measurement.plan import MeasurementPlan
-from opendas.runs.run import Run
+from opendas.runs.context.run import Run
 
 QUERIES = ("total", "votingage", "hispanic", "cenrace", "hispanic * cenrace", "detailed")
 MASKS = ("none", "structural zeros", "closed categories too")

@@ -27,7 +27,7 @@ from experiment import HERE, arguments, deliver, load, markdown, note, rhode_isl
 from tract_nation import TRACTS, read_nation, run_file
 
 import opendas as od
-from opendas.runs.run import Run
+from opendas.runs.context.run import Run
 from opendas.schema.pl94 import pl94_persons, pl94_units
 
 sys.path.insert(0, str(HERE.parent / "tests"))

@@ -65,8 +65,8 @@ from opendas.demo import write_demo
 from opendas.measurement.family import FamilyMeasurement, QueryAnswers
 from opendas.metrics.evaluate import evaluate
 from opendas.metrics.race_groups import GROUPS, blau_index, group_of_cell
-from opendas.readers.base import InputData
-from opendas.runs.run import Run
+from opendas.readers.input.spec import InputData
+from opendas.runs.context.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons
 from opendas.schema.query_groups import QueryGroup

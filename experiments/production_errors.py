@@ -38,8 +38,8 @@ from experiment import (
 
 import opendas as od
 from opendas.metrics.errors import BLOCK_BINS
-from opendas.readers.base import InputData
-from opendas.runs.run import Run
+from opendas.readers.input.spec import InputData
+from opendas.runs.context.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons
 

@@ -44,7 +44,7 @@ from opendas.geography.off_spine_distance import EntityDistances, entity_distanc
 from opendas.geography.recipe import Recipe, SpineStep, build_spine
 from opendas.geography.spine import Spine
 from opendas.gls.expected_error import ExpectedError, expected_rows
-from opendas.runs.run import Run
+from opendas.runs.context.run import Run
 
 ASSIGNMENT = "baf_2020_ri/ri_2020_block_assignment.parquet"
 CATEGORIES = ("cousub", "place", "vtd", "sldl", "sldu", "sduni", "cd", "aianhh")

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from opendas.demo import write_demo
 from opendas.demo.census import margins_of, write_census
 from opendas.demo.households import synthetic_households
-from opendas.runs.run import load
+from opendas.runs.context.run import load
 
 __all__ = ["BOOK", "KEY", "SUBJECTS", "Subject", "write_inputs"]
 

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from opendas.runs.allocate import allocate_run
     from opendas.runs.borrowed.taking import estimate_published
     from opendas.runs.budget_moves import advise
+    from opendas.runs.context.run import Run, define, load
     from opendas.runs.finished_release import NoisyFile, Release
     from opendas.runs.plan import PlanTable, describe_spine
     from opendas.runs.publish import publish_to
-    from opendas.runs.run import Run, define, load
     from opendas.runs.simulated.experiment import experiment
     from opendas.runs.simulated.microdata import PublishedMicrodata
     from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
@@ -90,16 +90,16 @@ _ELSEWHERE = {
     "NoisyFile": "opendas.runs.finished_release",
     "PublishedMicrodata": "opendas.runs.simulated.microdata",
     "Release": "opendas.runs.finished_release",
-    "Run": "opendas.runs.run",
+    "Run": "opendas.runs.context.run",
     "advise": "opendas.runs.budget_moves",
     "allocate_run": "opendas.runs.allocate",
-    "define": "opendas.runs.run",
+    "define": "opendas.runs.context.run",
     "describe_spine": "opendas.runs.plan",
     "estimate_published": "opendas.runs.borrowed.taking",
     "exact_level": "opendas.intervals.laws",
     "experiment": "opendas.runs.simulated.experiment",
     "improve": "opendas.tuning.improve",
-    "load": "opendas.runs.run",
+    "load": "opendas.runs.context.run",
     "publish_to": "opendas.runs.publish",
     "write_comparison": "opendas.comparison.page",
 }
@@ -311,7 +311,7 @@ def tabulate(
     from opendas.custody.folders import holding
     from opendas.files.release_folder import check_outside
     from opendas.intervals.laws import exact_level
-    from opendas.runs.facts import issue_certificate
+    from opendas.runs.context.facts import issue_certificate
     from opendas.tables.interval_tables import DEFAULT_CONFIDENCE
     from opendas.tables.plans import write_plans
     from opendas.tables.tabulate import write_tables
@@ -450,10 +450,10 @@ def export_tidy(
         The files, and the query groups with too many cells for a table.
     """
     from opendas.custody.folders import nothing_half_written
-    from opendas.files.addresses import located
     from opendas.files.nmf.bureau import is_bureau_folder
     from opendas.files.nmf.bureau_tree import BureauFile
     from opendas.files.release_folder import ReleasedProduct, ReleaseFolder, check_outside
+    from opendas.files.storage.addresses import located
     from opendas.files.tidy_measurements import write_tidy
     from opendas.geography.states import find_state
     from opendas.intervals.noisy_tree import NoisyTree
@@ -579,7 +579,7 @@ def replicates(
     """
     from opendas.files.release_folder import ReleasedProduct
     from opendas.files.replicate_files import REPLICATES
-    from opendas.runs.facts import issue_certificate
+    from opendas.runs.context.facts import issue_certificate
     from opendas.runs.simulated.microdata import PublishedMicrodata
     from opendas.runs.simulated.replicates import (
         Base,
@@ -771,7 +771,7 @@ def swap(
     """
     from opendas.comparison.swapping import Swap, write_swapped
     from opendas.custody.account import EXACT
-    from opendas.runs.account import note_reading, tagger_of
+    from opendas.runs.context.account import note_reading, tagger_of
 
     chosen = Swap(**parameters)
     note_reading(EXACT, tagger_of(run), product=run.product.name, ledger=_path(ledger))
@@ -816,7 +816,7 @@ def account(
     from opendas.measurement.account import PlanAccount
     from opendas.privacy.exact import parse_fraction
     from opendas.privacy.zcdp import Account
-    from opendas.runs.run import Run
+    from opendas.runs.context.run import Run
 
     if (source is None) == (rho is None):
         raise ConfigError("give either a run or a rho, and not both.")
@@ -965,10 +965,10 @@ def status(out: str | Path) -> list[dict[str, Any]]:
     """Return one row per run in an output folder: its progress, remaining work and loss.
 
     Only reads, and takes no lock, so a run may be active in the folder. The fields are those of
-    :class:`opendas.runs.progress.status.RunStatus`. The loss is the one in the folder's ledger, its own or a
+    :class:`opendas.runs.status.RunStatus`. The loss is the one in the folder's ledger, its own or a
     book; None if the run has not begun.
     """
-    from opendas.runs.progress.status import folder_status
+    from opendas.runs.status import folder_status
 
     return [row.to_dict() for row in folder_status(Path(out))]
 
@@ -979,7 +979,7 @@ def forget_key(out: str | Path, *, ledger: str | Path | None = None) -> tuple[st
     `ledger` is the book with the folder's acts, if it has moved.
     """
     from opendas.phsafe.folder import HouseholdWorkspace, stored_mode
-    from opendas.runs.workspace import Workspace, forget_keys
+    from opendas.runs.context.workspace import Workspace, forget_keys
 
     folder = Path(out)
     kind = Workspace if stored_mode(folder) is None else HouseholdWorkspace

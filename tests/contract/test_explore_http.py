@@ -29,7 +29,7 @@ from opendas.explore.households import production
 from opendas.explore.page import read_link, write_link
 from opendas.explore.session import Session, make_session
 from opendas.explore.subjects import stand_in
-from opendas.runs.run import load
+from opendas.runs.context.run import load
 
 HOST = "127.0.0.1:8321"
 SHARED = Session()

@@ -18,8 +18,8 @@ from support.random_family import random_family
 from support.seeds import seeds
 
 import opendas.solvers.least_squares.solve as solving
-from opendas.solvers.conflict import conflict
 from opendas.solvers.least_squares.solve import solve
+from opendas.solvers.problem.conflict import conflict
 from opendas.solvers.problem.problem import FamilyProblem, Status
 
 ROOT = Path(__file__).parents[2]

@@ -11,11 +11,11 @@ from support.random_joint import random_joint
 from support.seeds import seeds
 
 from opendas.errors import EstimationError
-from opendas.solvers.conflict import conflict
 from opendas.solvers.least_squares.clarabel import program
 from opendas.solvers.least_squares.direct import solve_direct
 from opendas.solvers.least_squares.solve import LIMIT, PRECISION, solve
 from opendas.solvers.problem.certificate import Multipliers
+from opendas.solvers.problem.conflict import conflict
 from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem, Status, independent_joint
 
 ONE = (1.0, np.zeros(1, np.int32))

@@ -46,8 +46,8 @@ from opendas.custody.stamps import (
     NOT_FOR_RELEASE,
 )
 from opendas.errors import OpendasError
+from opendas.runs.context.run import load
 from opendas.runs.finished_release import Release
-from opendas.runs.run import load
 from opendas.tables.cells import product_table
 
 __all__ = ["KINDS", "attempt"]

@@ -26,7 +26,7 @@ from opendas.engines.checkpoint import Checkpoints
 from opendas.errors import ConfigError, DataError, FormatError, PrivacyError
 from opendas.files.area_files import Blocks, read_area_file
 from opendas.files.geography_files import read_constraints, read_frame, read_product, read_spine
-from opendas.files.parquet import open_parquet, read_metadata, reading
+from opendas.files.storage.parquet import open_parquet, read_metadata, reading
 from opendas.geography.frame import Frame, LevelRule, official_codes
 from opendas.phsafe.run import HouseholdOptions, validate_input
 from opendas.phsafe.verify import holds_household_tables, verify_output
@@ -36,9 +36,9 @@ from opendas.readers.frame.block_assignment import with_assignments
 from opendas.runs.config.lines import scan_lines
 from opendas.runs.config.load import load_run_file, read_text
 from opendas.runs.config.released import toml_document
+from opendas.runs.context.workspace import read_state
 from opendas.runs.progress.clock import Clock
 from opendas.runs.starting.guess import guess_table
-from opendas.runs.workspace import read_state
 from opendas.schema.pl94 import pl94_persons
 
 LEVELS = (LevelRule("region", 2), LevelRule("town", 4), LevelRule("block", 6))

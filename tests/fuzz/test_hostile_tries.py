@@ -20,8 +20,8 @@ import opendas
 from fuzz import hostile
 from fuzz.oracle import Defect
 from opendas.errors import ConfigError, OpendasError
+from opendas.runs.context.run import define, load
 from opendas.runs.finished_release import Release
-from opendas.runs.run import define, load
 
 TRIES = 12
 """Of each kind."""

@@ -9,8 +9,8 @@ import pytest
 from scipy import sparse
 from support.seeds import seeds
 
-from opendas.solvers import conflict as conflict_module
-from opendas.solvers.conflict import NO_LIMIT, RangeSystem, can_hold, find_conflict
+from opendas.solvers.problem import conflict as conflict_module
+from opendas.solvers.problem.conflict import NO_LIMIT, RangeSystem, can_hold, find_conflict
 
 TOP = 5
 

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from opendas.phsafe import counting
 from opendas.phsafe.counting import count_cube, counted_rows, level_counts, truncated
 from opendas.phsafe.inputs.codes import CHILDREN
+from opendas.phsafe.inputs.levels import Geography, Level
 from opendas.phsafe.inputs.linking import check_keys, link
 from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units
-from opendas.phsafe.model import Geography, Level
-from opendas.phsafe.sensitivity import Answers, Sensitivity
 from opendas.phsafe.tables import TABLES, Kind, Table
+from opendas.phsafe.tables.sensitivity import Answers, Sensitivity
 from opendas.phsafe.truncation import Truncation
 from opendas.privacy.relations import Neighbours
 

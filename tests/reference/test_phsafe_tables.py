@@ -11,9 +11,9 @@ from reference.phsafe_rows import Key, count, without_cell
 from support.households import TABLES, World, random_world, write_world
 
 from opendas.phsafe.counting import count_cube, counted_rows, level_counts
+from opendas.phsafe.inputs.levels import regions
 from opendas.phsafe.inputs.linking import Linked, link
 from opendas.phsafe.inputs.read_csv import read_csv
-from opendas.phsafe.model import regions
 from opendas.phsafe.tables import find_table
 
 STATES = ["06", "44", "56"]

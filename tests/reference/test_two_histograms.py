@@ -18,7 +18,7 @@ from opendas.measurement.loss import change_loss, plan_loss
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protected import PROTECTED, SAME, protection_of
 from opendas.measurement.protection import ProtectionMap
-from opendas.runs.run import Run
+from opendas.runs.context.run import Run
 
 State = tuple[int, int | None]
 """Status of a unit, and the cell of its household, if it has one."""

@@ -23,9 +23,9 @@ from opendas.arrays import Floats, Ints
 from opendas.custody.folders import make_folder, write_atomic
 from opendas.errors import ConfigError
 from opendas.geography.states import STATES
+from opendas.phsafe.inputs.levels import PUERTO_RICO, STATE_CODES, Geography
 from opendas.phsafe.inputs.read_csv import KINDS
 from opendas.phsafe.margins import PRODUCTION_TAU, published_row
-from opendas.phsafe.model import PUERTO_RICO, STATE_CODES, Geography
 from opendas.phsafe.tables import TABLES
 
 __all__ = ["Made", "production_config", "write_made"]

@@ -16,7 +16,7 @@ from scipy import sparse
 
 from opendas.arrays import Floats
 from opendas.errors import EstimationError
-from opendas.solvers.conflict import _system
+from opendas.solvers.problem.conflict import _system
 from opendas.solvers.problem.problem import FamilyProblem
 
 

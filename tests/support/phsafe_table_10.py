@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+from opendas.phsafe.inputs.levels import Level
 from opendas.phsafe.margins import (
     PRODUCTION_TAU,
     PUBLISHED_Z,
@@ -21,9 +22,8 @@ from opendas.phsafe.margins import (
     margin,
     published_row,
 )
-from opendas.phsafe.model import Level
-from opendas.phsafe.sensitivity import Answers, Sensitivity, noise_for
 from opendas.phsafe.tables import TABLES, Kind, Table
+from opendas.phsafe.tables.sensitivity import Answers, Sensitivity, noise_for
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian
 

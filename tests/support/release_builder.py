@@ -22,7 +22,7 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
 from opendas.report.certificate import issue, read_runs
 from opendas.runs.config.released import toml_value
-from opendas.runs.facts import estimated_facts, measured_facts
+from opendas.runs.context.facts import estimated_facts, measured_facts
 from opendas.sampling.noise import NoiseSource
 from opendas.schema.provenance import Domain, Provenance
 from support.mdf import write_mdf

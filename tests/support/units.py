@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from opendas.readers.base import SelectionKeys
 from opendas.readers.counting.contributions import Contributions
-from opendas.runs.run import Run, define
+from opendas.readers.input.spec import SelectionKeys
+from opendas.runs.context.run import Run, define
 from opendas.sampling.ordering import keyed_labels, keyed_texts
 from opendas.schema.declarations import ContributionBound, Distinct
 

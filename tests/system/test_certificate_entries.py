@@ -20,10 +20,10 @@ from support.mini import write_mini
 import opendas
 from opendas.api import create_ledger
 from opendas.report.certificate import certificate_bytes
+from opendas.runs.context.run import load
 from opendas.runs.finished_release import Release
 from opendas.runs.options import RunOptions
 from opendas.runs.release import release
-from opendas.runs.run import load
 from opendas.runs.verification import checks
 from opendas.runs.verification.certificate import BELIEVED
 

@@ -14,8 +14,8 @@ from support.mini import write_mini
 import opendas
 from opendas.cli.main import cli
 from opendas.errors import ConfigError, FormatError
+from opendas.runs.context.run import load
 from opendas.runs.finished_release import Release
-from opendas.runs.run import load
 
 
 def released(folder: Path, estimator: str = "posterior", measurements: Any = "full") -> Release:

@@ -19,7 +19,7 @@ from support.mini import write_mini as write_plain
 from support.spark_cluster import start_cluster
 
 import opendas
-import opendas.runs.workspace as workspace_module
+import opendas.runs.context.workspace as workspace_module
 import opendas.tuning.tune as tune_module
 from opendas.api import create_ledger, evaluate, ledger, publish_to
 from opendas.cli.failures import guarded
@@ -29,10 +29,10 @@ from opendas.custody.ledger_lines import LedgerAct, head_of
 from opendas.custody.signing_key import SigningKey
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
 from opendas.phsafe.run import HouseholdOptions, run_exact, run_private
+from opendas.runs.context.run import load
 from opendas.runs.finished_release import Release
 from opendas.runs.options import RunOptions
 from opendas.runs.release import estimate, measure, release
-from opendas.runs.run import load
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from support.mini import to_dense, write_mini
 
 import opendas as od
 from opendas.errors import BudgetError, ConfigError, EstimationError, PrivacyError
-from opendas.runs.account import check_choice
+from opendas.runs.context.account import check_choice
 from opendas.runs.simulated.experiment import METRICS
 from opendas.runs.simulated.simulation import Simulation
 from opendas.topdown.family import TopDown
@@ -227,7 +227,7 @@ def test_what_no_run_file_could_say_is_refused(run: od.Run, change, error, said:
 
 def test_a_release_is_not_changed(run: od.Run, tmp_path: Path) -> None:
     from opendas.files.release_folder import ReleasedProduct
-    from opendas.runs.run import released_run
+    from opendas.runs.context.run import released_run
 
     release = od.release(run, tmp_path / "out", seed=1)
     with pytest.raises(ConfigError, match="load its run file"):

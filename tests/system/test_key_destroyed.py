@@ -20,8 +20,8 @@ from opendas.custody.ledger import Ledger
 from opendas.custody.ledger_lines import LedgerAct, read_lines
 from opendas.phsafe import run as household_run
 from opendas.runs import release as runs_release
-from opendas.runs import workspace
-from opendas.runs.workspace import Workspace
+from opendas.runs.context import workspace
+from opendas.runs.context.workspace import Workspace
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

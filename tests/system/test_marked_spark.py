@@ -19,7 +19,7 @@ from opendas.custody.input_tag import tag_key
 from opendas.custody.run_key import RunKey
 from opendas.phsafe.config import Mode, Plan, read_config
 from opendas.phsafe.measure import truncation_keys
-from opendas.runs.workspace import read_state
+from opendas.runs.context.workspace import read_state
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from opendas.custody.stamps import UNPROVEN_PART
 from opendas.errors import ConfigError, PrivacyError
 from opendas.explore.session import make_session
 from opendas.parts import MECHANISMS
-from opendas.runs.run import load
+from opendas.runs.context.run import load
 
 BINOMIAL = 'mechanism = "binomial"'
 WORD = "zcdp:binomial (dummy-mechanism 3.0)"

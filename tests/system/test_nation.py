@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from opendas.demo import plan_nation, write_nation
-from opendas.engines.backend import LocalBackend
-from opendas.readers.base import InputData, ReaderSpec
+from opendas.engines.local_backend import LocalBackend
 from opendas.readers.counting import entries
 from opendas.readers.counting.entries import open_histogram
+from opendas.readers.input.spec import InputData, ReaderSpec
+from opendas.runs.context.run import load
 from opendas.runs.options import RunOptions
 from opendas.runs.release import release
-from opendas.runs.run import load
 
 
 def opendas(*arguments: str | Path) -> str:

@@ -22,10 +22,10 @@ from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.errors import EnvironmentFailure
 from opendas.runs.act import Act
+from opendas.runs.context.run import load
 from opendas.runs.options import RunOptions
 from opendas.runs.progress.log import log_path, read_log
 from opendas.runs.release import estimate, measure, release
-from opendas.runs.run import load
 from opendas.runs.simulated.forecast import Forecast
 
 Capture = pytest.CaptureFixture[str]

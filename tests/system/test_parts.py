@@ -17,9 +17,9 @@ from opendas.cli.main import cli
 from opendas.custody.stamps import UNPROVEN_PART
 from opendas.errors import ConfigError
 from opendas.parts import ESTIMATORS, GROUPS, MECHANISMS
+from opendas.runs.context.run import load
 from opendas.runs.options import RunOptions
 from opendas.runs.release import release
-from opendas.runs.run import load
 from opendas.sampling.mechanisms import OWN_MECHANISMS
 from opendas.topdown.estimators import OURS, find_estimator
 from opendas.topdown.model import OWN_ESTIMATORS

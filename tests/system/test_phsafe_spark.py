@@ -28,7 +28,7 @@ DRIVER = """
 import contextlib, io, json, shutil, sys
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
-from opendas.phsafe.spark import households
+from opendas.phsafe import spark_households as households
 
 local, kept, answers, master = sys.argv[1:]
 close = households.SparkHouseholds.close

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from support.mini import from_dense, mini_frame, mini_histogram, to_dense, write_mini
 
-import opendas.engines.backend as backend_module
+import opendas.engines.local_backend as backend_module
 import opendas.runs.release as pipeline
 from opendas.custody.books import create_book
 from opendas.custody.folders import write_atomic
@@ -21,11 +21,11 @@ from opendas.custody.run_key import RunKey
 from opendas.engines.measurement_source import FileSource
 from opendas.errors import ConfigError, DataError, EnvironmentFailure, PrivacyError
 from opendas.files.nmf.reading import MeasurementFile
-from opendas.readers.base import InputData, ReaderSpec
+from opendas.readers.input.spec import InputData, ReaderSpec
+from opendas.runs.context.run import load
+from opendas.runs.context.workspace import forget_keys
 from opendas.runs.options import RunOptions
 from opendas.runs.release import estimate, measure, release
-from opendas.runs.run import load
-from opendas.runs.workspace import forget_keys
 from opendas.verify.release import verify_release
 
 

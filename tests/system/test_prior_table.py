@@ -13,10 +13,10 @@ from support.mini import prior_table, write_earlier, write_mini
 import opendas
 from opendas.errors import ConfigError, FormatError, GeographyError, PrivacyError, SchemaError
 from opendas.files.release_folder import ReleasedProduct
+from opendas.runs.context.run import Run, load
 from opendas.runs.finished_release import Release
 from opendas.runs.options import RunOptions
 from opendas.runs.release import measure
-from opendas.runs.run import Run, load
 from opendas.runs.simulated.replicates import Base, _original
 from opendas.runs.simulated.simulation import Simulation
 from opendas.runs.simulated.trial import Trial

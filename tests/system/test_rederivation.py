@@ -25,11 +25,11 @@ from opendas.custody.folders import sha256_file
 from opendas.custody.signing_key import PublicKey, SigningKey
 from opendas.errors import CheckFailed
 from opendas.files.mdf.writing import MdfFiles
-from opendas.files.parquet import METADATA_KEY
+from opendas.files.storage.parquet import METADATA_KEY
 from opendas.report.certificate import issue, read_runs
 from opendas.report.signature import check_signature, sign_release
+from opendas.runs.context.run import load
 from opendas.runs.finished_release import Release
-from opendas.runs.run import load
 from opendas.runs.verification.certificate import TAKEN, facts_again
 from opendas.schema.histogram import Histogram
 from opendas.verify.check import Check

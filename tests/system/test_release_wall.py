@@ -29,8 +29,8 @@ from support.mini import (
 
 import opendas.engines.work as work
 import opendas.runs.act as act_module
+import opendas.runs.context.workspace as workspace
 import opendas.runs.release as pipeline
-import opendas.runs.workspace as workspace
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.custody.books import create_book
@@ -39,9 +39,9 @@ from opendas.custody.run_key import RunKey
 from opendas.engines.truth import input_tag
 from opendas.errors import GeographyError, PrivacyError
 from opendas.report.certificate import ISSUED_FILES
+from opendas.runs.context.run import load
 from opendas.runs.options import RunOptions
 from opendas.runs.release import measure, release
-from opendas.runs.run import load
 from opendas.sampling.noise import NoiseSource
 from opendas.schema.histogram import Histogram
 from opendas.verify.release import verify_release

@@ -24,8 +24,8 @@ import opendas
 from opendas.custody.input_tag import tag_key
 from opendas.custody.run_key import RunKey
 from opendas.demo import write_nation
-from opendas.runs.run import load
-from opendas.runs.workspace import RunState, read_state
+from opendas.runs.context.run import load
+from opendas.runs.context.workspace import RunState, read_state
 
 pytestmark = pytest.mark.slow
 
@@ -397,14 +397,14 @@ ALLOWED = {
     "engines/spark/engine.py": 1,  # answers of items: that they are done
     "engines/spark/session.py": 2,  # what executors lack, asked in two ways
     "engines/spark/reading.py": 1,  # how many rows a file has, and what is wrong with it
-    "phsafe/spark/rows.py": 1,  # how many lines a block has, and headers
+    "phsafe/spark_rows.py": 1,  # how many lines a block has, and headers
 }
 
 
 def test_the_places_that_take_something_from_executors_are_these() -> None:
     root = Path(opendas.__file__).parent
     found: dict[str, int] = {}
-    for path in (*root.glob("engines/spark/*.py"), *root.glob("phsafe/spark/*.py")):
+    for path in (*root.glob("engines/spark/*.py"), *root.glob("phsafe/spark_*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and node.attr in (
                 *(

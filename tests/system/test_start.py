@@ -29,7 +29,7 @@ OWN = {
         "opendas.metrics",
         "opendas.phsafe",
     ),
-    *("opendas.runs.plan", "opendas.tuning", "opendas.runs.progress.status"),
+    *("opendas.runs.plan", "opendas.tuning", "opendas.runs.status"),
 }
 """Modules of our own that some commands only need."""
 
@@ -103,7 +103,7 @@ def test_verify_loads_what_makes_plan_and_pages_again_and_no_engine(out: Path) -
 
 def test_status_loads_no_tables(out: Path) -> None:
     assert loaded(COMMAND, "status", out) <= {
-        "opendas.runs.progress.status",
+        "opendas.runs.status",
         "scipy",
     }  # of scipy, its version only
 

@@ -16,10 +16,10 @@ from support.units import AGES, KINDS, LEAVES, Row, table
 from opendas.api import create_ledger, evaluate, ledger
 from opendas.errors import PrivacyError
 from opendas.files.mdf.writing import PartFile
+from opendas.runs.context.run import Run, load
 from opendas.runs.finished_release import Release
 from opendas.runs.options import RunOptions
 from opendas.runs.release import estimate, measure, release
-from opendas.runs.run import Run, load
 from opendas.verify.release import verify_release
 
 VISITS: list[Row] = [

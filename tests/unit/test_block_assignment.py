@@ -20,7 +20,7 @@ from opendas.geography.frame import Frame, LevelRule, official_codes
 from opendas.readers import ReaderSpec, UnitsSpec, make_reader
 from opendas.readers.columns.area_codes import AREA_FORMS, national_codes
 from opendas.readers.frame.block_assignment import known_blocks, with_assignments
-from opendas.runs.run import load
+from opendas.runs.context.run import load
 from opendas.schema.pl94 import pl94_persons, pl94_units
 
 BLOCKS = [f"98001000100{group}00{number}" for group in (1, 2) for number in range(3)]

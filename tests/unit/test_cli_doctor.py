@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from opendas.cli.main import cli
-from opendas.runs import machine
+from opendas.runs.context import machine
 
 
 def test_doctor_passes_where_these_tests_run() -> None:

@@ -14,7 +14,7 @@ from opendas.cli.plan import _PERCENTILES
 from opendas.demo import write_demo
 from opendas.geography.off_spine_distance import entity_distances
 from opendas.geography.summary import PERCENTS
-from opendas.runs.run import load
+from opendas.runs.context.run import load
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ from opendas.explore.subjects import RunSubject
 from opendas.privacy.zcdp import Account
 from opendas.runs.allocate import allocate_run
 from opendas.runs.config.product_file import load_product
+from opendas.runs.context.run import load
 from opendas.runs.plan import make_plan
-from opendas.runs.run import load
 from opendas.schema.dhc_persons import PL94_CELL, dhc_persons
 from opendas.schema.pl94 import pl94_persons
 

@@ -22,7 +22,7 @@ from opendas.errors import BudgetError, SchemaError
 from opendas.geography.frame import LevelRule
 from opendas.readers import ReaderSpec, make_reader
 from opendas.runs.config.product_file import declare_product, load_product
-from opendas.runs.run import load
+from opendas.runs.context.run import load
 from opendas.schema.declarations import StructuralZero
 from opendas.schema.dhc_persons import dhc_persons
 from opendas.schema.dhc_units import HOUSEHOLD_TYPES, HouseholdType, dhc_units, dhc_units_tenvacgq

@@ -6,7 +6,7 @@ import runpy
 from dataclasses import fields
 from pathlib import Path
 
-from opendas.runs.progress.status import RunStatus
+from opendas.runs.status import RunStatus
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

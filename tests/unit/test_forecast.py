@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from support.mini import mini_frame, mini_histogram, write_mini
 
-import opendas.runs.machine as machine
+import opendas.runs.context.machine as machine
 import opendas.runs.simulated.forecast as module
 from opendas.cli.main import main
 from opendas.errors import EnvironmentFailure
-from opendas.runs.run import Run, load
+from opendas.runs.context.run import Run, load
 from opendas.runs.simulated.forecast import check_families, check_room, forecast_run, measure_small_run
 from opendas.schema.attributes import Schema
 

@@ -11,7 +11,7 @@ from opendas.custody.ledger_entries import INFINITE, LedgerEntry
 from opendas.custody.run_key import RunKey
 from opendas.errors import PrivacyError
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.runs.workspace import Workspace
+from opendas.runs.context.workspace import Workspace
 
 
 def entry(product: str, key: RunKey) -> LedgerEntry:

@@ -23,7 +23,7 @@ from opendas.demo.households import CODE, allowed_ages, synthetic_households
 from opendas.demo.microdata import read_microdata
 from opendas.errors import ConfigError, DataError, FormatError
 from opendas.readers import ReaderSpec, make_reader
-from opendas.runs.run import load
+from opendas.runs.context.run import load
 from opendas.schema.dhc_persons import GQ_CODES
 from opendas.schema.dhc_units import HOUSEHOLD_TYPES, dhc_units
 from opendas.schema.pl94 import pl94_persons, pl94_units

@@ -20,7 +20,7 @@ from opendas.demo.nation import (
 )
 from opendas.errors import ConfigError
 from opendas.geography.recipe import PRODUCTION_AIAN, in_ranges
-from opendas.runs.run import load
+from opendas.runs.context.run import load
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -25,7 +25,7 @@ from opendas.phsafe.inputs.read_csv import read_csv
 from opendas.phsafe.measure import measure
 from opendas.phsafe.output import PART_FILE, OutputTable, exact_tables
 from opendas.phsafe.run import HouseholdOptions
-from opendas.phsafe.sensitivity import Answers, LevelNoise, Sensitivity, noise_for, spent
+from opendas.phsafe.tables.sensitivity import Answers, LevelNoise, Sensitivity, noise_for, spent
 from opendas.privacy.relations import Mechanism
 
 STATES = ["06", "44"]

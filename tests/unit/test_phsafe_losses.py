@@ -9,8 +9,9 @@ import pytest
 from support.each import each
 
 from opendas.errors import BudgetError, ConfigError
-from opendas.phsafe.model import LEVELS, Level
-from opendas.phsafe.sensitivity import (
+from opendas.phsafe.inputs.levels import LEVELS, Level
+from opendas.phsafe.tables import TABLES, Kind, find_table
+from opendas.phsafe.tables.sensitivity import (
     Answers,
     LevelNoise,
     Sensitivity,
@@ -19,7 +20,6 @@ from opendas.phsafe.sensitivity import (
     spent,
     total_loss,
 )
-from opendas.phsafe.tables import TABLES, Kind, find_table
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 

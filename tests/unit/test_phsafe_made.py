@@ -16,8 +16,8 @@ from support.made_phsafe import Made, production_config, write_made
 from opendas.errors import ConfigError
 from opendas.phsafe.config import Mode, parse_config, read_config
 from opendas.phsafe.inputs import fields
+from opendas.phsafe.inputs.levels import find_level
 from opendas.phsafe.inputs.read_csv import KINDS
-from opendas.phsafe.model import find_level
 from opendas.phsafe.run import HouseholdOptions, validate_input
 from opendas.readers.cef.records import MAFID_RANGE
 

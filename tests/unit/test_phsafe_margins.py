@@ -24,8 +24,8 @@ from opendas.phsafe.margins import (
     least_budget,
     margin,
 )
-from opendas.phsafe.sensitivity import Answers, Sensitivity, noise_for
 from opendas.phsafe.tables import DERIVED, find_table
+from opendas.phsafe.tables.sensitivity import Answers, Sensitivity, noise_for
 from opendas.privacy.relations import Mechanism
 from opendas.sampling import sums
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace

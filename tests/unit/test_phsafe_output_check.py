@@ -23,8 +23,8 @@ from opendas.phsafe.output import PART_FILE
 from opendas.phsafe.posterior.files import Model
 from opendas.phsafe.posterior.run import post_process
 from opendas.phsafe.run import HouseholdOptions, run_exact, run_private
-from opendas.phsafe.sensitivity import Answers, Sensitivity
 from opendas.phsafe.tables import OUTPUTS
+from opendas.phsafe.tables.sensitivity import Answers, Sensitivity
 from opendas.phsafe.verify import check_tables, expected_tables, expected_variance, verify_output
 from opendas.privacy.relations import Mechanism
 from opendas.report.signature import sign_release

@@ -12,7 +12,7 @@ from scipy.stats import norm
 from support.each import each
 
 from opendas.errors import ConfigError
-from opendas.phsafe.model import NoiseDistribution
+from opendas.phsafe.inputs.levels import NoiseDistribution
 from opendas.phsafe.posterior.density import log_interval, log_upper
 from opendas.phsafe.posterior.lattice import (
     Lattice,

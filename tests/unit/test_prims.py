@@ -20,7 +20,7 @@ from opendas.geography.prims import prim_columns
 from opendas.geography.recipe import NAMED_SPINES, STRONG_MCD_STATES, Recipe, build_spine, in_ranges
 from opendas.geography.recipe import PRODUCTION_AIAN as AIAN
 from opendas.geography.spine import Spine
-from opendas.runs.run import load
+from opendas.runs.context.run import load
 from opendas.schema.pl94 import pl94_persons
 
 LEVELS = ("state", "county", "prim", "tract_subset_group", "tract_subset", "block_group", "block")

@@ -28,11 +28,11 @@ from opendas.errors import BudgetError, ConfigError, DataError
 from opendas.files.geography_files import write_frame
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.readers.base import FRAME_FROM_RECORDS, ReaderSpec
+from opendas.readers.input.spec import FRAME_FROM_RECORDS, ReaderSpec
 from opendas.readers.registry import make_reader
+from opendas.runs.context.run import load
 from opendas.runs.options import RunOptions
 from opendas.runs.release import release
-from opendas.runs.run import load
 from opendas.sampling.inverse_cdf import SamplerTable
 from opendas.sampling.laws import MAX_FLOORS, DiscreteGaussian
 from opendas.schema.histogram import Histogram
@@ -217,7 +217,7 @@ HASHES = {
     "topdown/posterior.py": "geocodes and noisy answers of a family: the seed of its chains, in memory",
     "geography/spine.py": "the spine",
     "custody/folders.py": "files of a release",
-    "files/remote.py": "files of a release, read back",
+    "files/storage/remote.py": "files of a release, read back",
     "files/replicate_files.py": "released counts",
     "files/release_folder.py": "certified digests of released microdata",
     "files/mdf/layout.py": "geocodes, which are public: names of files",
@@ -229,11 +229,11 @@ HASHES = {
     "custody/ledger_lines.py": "lines of the ledger",
     "custody/signing_key.py": "a public key: its fingerprint",
     "custody/run_key.py": "keyed, by HKDF and HMAC; and seeds",
-    "runs/account.py": "files of the input, for the keyed tag alone: in memory, never written",
+    "runs/context/account.py": "files of the input, for the keyed tag alone: in memory, never written",
     "report/certificate.py": "files of a release",
     "report/pdf.py": "the date of the certificate",
     "report/views.py": "files of a release",
-    "runs/run.py": "the plan and the settings of estimation",
+    "runs/context/run.py": "the plan and the settings of estimation",
     "runs/simulated/finished.py": "names, sizes and times of input files, and what is asked of them",
 }
 

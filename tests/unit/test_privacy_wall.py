@@ -57,7 +57,7 @@ SEES_TRUTH_OR_KEY = (
     "opendas.measurement.noisy",
     "opendas.measurement.invariants",
     "opendas.metrics",
-    "opendas.runs.workspace",
+    "opendas.runs.context.workspace",
     "opendas.runs.release",
     "opendas.runs.act",
     "opendas.runs.prepare",
@@ -92,7 +92,7 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
         "opendas.engines.truth",
         "opendas.cli.custody",  # keys split and join: makes one, in shares
         "opendas.custody.books",  # a book's own key: tags and heads, no noise
-        "opendas.runs.account",  # the same, by return value
+        "opendas.runs.context.account",  # the same, by return value
         "opendas.phsafe.run",  # for the input tag
         "opendas.phsafe.accuracy",
         "opendas.phsafe.measure",
@@ -100,7 +100,7 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
         "opendas.runs.starting.discovery",
         "opendas.custody.input_tag",
         "opendas.runs.simulated.simulation",
-        "opendas.runs.workspace",
+        "opendas.runs.context.workspace",
     }
     assert importers("NoisyMeasurements") == {"opendas.engines.work"}
     assert importers("AnsweredMeasurements") == {"opendas.engines.work"}
@@ -110,7 +110,7 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
         "opendas.engines.spark.backend",
         "opendas.runs.release",
         "opendas.runs.simulated.forecast",  # no key: zeros in its place, for synthetic counts
-        "opendas.engines.backend",
+        "opendas.engines.local_backend",
         "opendas.runs.simulated.simulation",
     }
 
@@ -124,7 +124,7 @@ def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
         "opendas.engines.spark.engine",
         "opendas.engines.spark.counts",  # the key of the input tag
         "opendas.engines.truth",  # the key of the input tag
-        "opendas.runs.account",  # a book's key and the table that it tags
+        "opendas.runs.context.account",  # a book's key and the table that it tags
         "opendas.engines.work",
         "opendas.measurement.answered",
         "opendas.measurement.noisy",
@@ -132,7 +132,7 @@ def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
         "opendas.runs.starting.discovery",
         "opendas.runs.release",
         "opendas.runs.simulated.forecast",  # neither: synthetic counts, and zeros in place of a key
-        "opendas.engines.backend",
+        "opendas.engines.local_backend",
         "opendas.runs.simulated.simulation",  # seeded noise, on counts that are public
     }
     keys = re.findall(
@@ -339,7 +339,7 @@ def test_writers_tables_and_reports_take_nothing_that_reads_or_draws(package: st
 
 def test_the_scan_of_signatures_sees_what_it_looks_for() -> None:
     from opendas.engines.subtree import Part
-    from opendas.readers.base import InputData
+    from opendas.readers.input.spec import InputData
 
     def takes_truth(data: list[InputData]) -> None: ...
 

@@ -14,9 +14,9 @@ from opendas.measurement.protected import EXACT, PROTECTED, SAME, WITHIN, Protec
 from opendas.report.certificate import read_runs
 from opendas.report.facts import RunFacts
 from opendas.report.guarantee import guarantee_text
+from opendas.runs.context.run import load
 from opendas.runs.options import RunOptions
 from opendas.runs.release import release
-from opendas.runs.run import load
 
 AGES = '[[invariants]]\nquery = "age"\ngeolevel = "town"\n'
 NONE_EXACT = "No statistic of the confidential data is published exactly."

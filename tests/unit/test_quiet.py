@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import ctypes, os
-from opendas.solvers.quiet import chatter_to_stderr
+from opendas.arrays.quiet import chatter_to_stderr
 
 puts = ctypes.CDLL(None).puts
 puts(b"before")

@@ -19,7 +19,7 @@ from opendas.readers import InputData, ReaderSpec, UnitsSpec, make_reader
 from opendas.readers.cef.reader import QUARTERS_COUNTS, UNIT_COUNTS
 from opendas.readers.cef.records import GQ_CODES, PERSONS, UNITS
 from opendas.readers.counting.entries import Lookup
-from opendas.runs.run import load
+from opendas.runs.context.run import load
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 

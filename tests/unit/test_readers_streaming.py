@@ -14,12 +14,12 @@ import pytest
 from opendas.demo import write_nation
 from opendas.errors import DataError, GeographyError
 from opendas.readers import ReaderSpec, UnitsSpec, make_reader
-from opendas.readers.base import InputData
 from opendas.readers.columns import csv_parquet
 from opendas.readers.columns.findings import FindingLog, Origin, joined, report_rows
 from opendas.readers.counting import entries
 from opendas.readers.frame import frame_file, units
-from opendas.runs.run import load
+from opendas.readers.input.spec import InputData
+from opendas.runs.context.run import load
 from opendas.schema.pl94 import pl94_persons, pl94_units
 
 

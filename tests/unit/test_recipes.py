@@ -20,8 +20,8 @@ from opendas.geography.frame import Frame
 from opendas.geography.recipe import NAMED_SPINES, SpineStep, recipe_levels, stand_ins
 from opendas.geography.spine import Spine
 from opendas.runs.config.released import released_toml
+from opendas.runs.context.run import Run, load
 from opendas.runs.plan import make_plan
-from opendas.runs.run import Run, load
 
 F = Fraction
 Capture = pytest.CaptureFixture[str]

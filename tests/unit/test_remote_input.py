@@ -12,12 +12,12 @@ from support.mini import write_mini
 from opendas.api import publish_to
 from opendas.engines.spark.reading import copy_data, copy_public, find_data
 from opendas.errors import ConfigError
-from opendas.files.remote import RemoteAddress, RemoteFile, RemoteInput, holds_password
-from opendas.readers.base import ReaderSpec
+from opendas.files.storage.remote import RemoteAddress, RemoteFile, RemoteInput, holds_password
 from opendas.readers.columns.csv_parquet import shown_name
-from opendas.readers.paths import expand_paths
+from opendas.readers.input.paths import expand_paths
+from opendas.readers.input.spec import ReaderSpec
 from opendas.runs.config.released import toml_document
-from opendas.runs.run import define, load
+from opendas.runs.context.run import define, load
 
 AT = "far://host/data"
 

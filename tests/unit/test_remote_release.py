@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opendas.errors import ConfigError, EnvironmentFailure
-from opendas.files.remote import RemoteFolder
+from opendas.files.storage.remote import RemoteFolder
 from opendas.runs.publish import Published, publish_release
 
 

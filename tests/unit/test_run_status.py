@@ -14,10 +14,10 @@ import pytest
 
 import opendas.runs.progress.log
 from opendas.errors import ConfigError, EnvironmentFailure, InfeasibleFamily
+from opendas.runs.context.workspace import RunState
 from opendas.runs.progress.log import RunLog, log_path
 from opendas.runs.progress.processes import ProcessMark, own_mark
-from opendas.runs.progress.status import RunStatus, folder_status
-from opendas.runs.workspace import RunState
+from opendas.runs.status import RunStatus, folder_status
 
 START = 1_700_000_000.0
 

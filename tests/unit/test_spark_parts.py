@@ -67,12 +67,12 @@ from opendas.errors import (
     PrivacyError,
     SolverFailure,
 )
-from opendas.readers.base import FRAME_FROM_RECORDS
 from opendas.readers.frame.units import broken_units, check_units, unit_rules
+from opendas.readers.input.spec import FRAME_FROM_RECORDS
 from opendas.readers.row_readers import RowReader
+from opendas.runs.context.run import load
 from opendas.runs.options import RunOptions
 from opendas.runs.release import release
-from opendas.runs.run import load
 from opendas.schema.histogram import Histogram
 
 

@@ -11,9 +11,9 @@ from support.mini import mini_frame, mini_histogram, to_dense, write_mini
 
 import opendas
 from opendas.errors import PrivacyError
+from opendas.runs.context.run import load
 from opendas.runs.options import RunOptions
 from opendas.runs.release import measure, release
-from opendas.runs.run import load
 
 UNBOUNDED = 'neighbours = "unbounded"'
 DROPPED = 'neighbours = "unbounded"\ndrop_invariants = ["total"]'

@@ -39,7 +39,7 @@ class _Place(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path; only one of this machine is looked for."""
-        from opendas.files.addresses import RemotePath, located
+        from opendas.files.storage.addresses import RemotePath, located
 
         place = located(value)
         return place if isinstance(place, RemotePath) else super().convert(value, param, ctx)
@@ -185,7 +185,7 @@ def given_passphrase(file: Path | None, ask: bool, out: Path, product: str) -> P
     name, new = f"the key of {product}", not key_file.exists()
     passphrase = _passphrase(file, ask, "--key-passphrase-file", name, new=new)
     if passphrase is not None:
-        from opendas.runs.workspace import check_passphrase
+        from opendas.runs.context.workspace import check_passphrase
 
         check_passphrase(key_file, passphrase)
     return passphrase

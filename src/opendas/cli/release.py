@@ -230,7 +230,7 @@ microdata_options = together(
 
 def _published(out: Path, run_file: Path | None, to: Path | None) -> Release | PublishedMicrodata:
     import opendas
-    from opendas.files.addresses import RemotePath, located
+    from opendas.files.storage.addresses import RemotePath, located
 
     beside = out.with_name(out.name + ".replicates").is_dir()
     if run_file is not None or to is not None or beside or isinstance(located(out), RemotePath):

@@ -36,7 +36,7 @@ from opendas.errors import PrivacyError
 from opendas.runs.progress.clock import peak_rss_mb
 
 if TYPE_CHECKING:
-    from opendas.runs.run import Run
+    from opendas.runs.context.run import Run
 
 
 @click.command("run")

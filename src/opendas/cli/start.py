@@ -95,7 +95,7 @@ def doctor_command(as_json: bool) -> None:
 
     Example: opendas doctor
     """
-    from opendas.runs.machine import examine
+    from opendas.runs.context.machine import examine
 
     findings = examine()
     ready = all(finding.level != "problem" for finding in findings)

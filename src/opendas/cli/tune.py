@@ -157,7 +157,7 @@ _OF_SAME_LOSS = ("improve", "may_worsen", "areas", "against", "records", "rounds
 
 def _tune(run_file: Path, given: dict[str, Any], to: Path | None, as_json: bool) -> None:
     from opendas.custody.folders import write_atomic
-    from opendas.runs.run import load
+    from opendas.runs.context.run import load
     from opendas.tuning.tune import Settings, plan_toml, tune
 
     targets, queries = given.pop("targets"), not given.pop("levels_only", False)
@@ -176,7 +176,7 @@ def _improve(
     run_file: Path, given: dict[str, Any], files: Sequence[Path], read_records: bool, as_json: bool
 ) -> None:
     from opendas.custody.folders import write_atomic
-    from opendas.runs.run import load
+    from opendas.runs.context.run import load
     from opendas.tuning.improve import improve
     from opendas.tuning.picture import improvement_svg
 

@@ -21,8 +21,8 @@ from opendas.comparison.summaries import summaries
 from opendas.errors import ConfigError
 from opendas.files.area_files import AreaWeights, plan_level
 from opendas.files.official_areas import OfficialAreas
-from opendas.files.parquet import text_column
 from opendas.files.release_folder import ReleasedProduct
+from opendas.files.storage.parquet import text_column
 from opendas.geography.frame import Frame, Grouping
 from opendas.metrics.output import CONFIDENTIAL
 from opendas.tables.cells import Table, check_geolevel, check_held, product_table, published_tables

@@ -12,8 +12,8 @@ import numpy as np
 from opendas.comparison.comparison import Comparison, Figures
 from opendas.comparison.geometry import Drawing, draw, read_shapes
 from opendas.custody.folders import open_folder, write_atomic
-from opendas.files.parquet import parquet_sink
 from opendas.files.release_folder import check_outside
+from opendas.files.storage.parquet import parquet_sink
 from opendas.geography.frame import Grouping
 from opendas.report.html import templates
 from opendas.tables.tabulate import NO_MARGIN

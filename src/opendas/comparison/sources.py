@@ -16,13 +16,13 @@ import numpy as np
 
 from opendas.arrays import Bools, Codes
 from opendas.errors import ConfigError
-from opendas.files.addresses import RemotePath, copied, located
 from opendas.files.official_areas import OfficialAreas
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
+from opendas.files.storage.addresses import RemotePath, copied, located
 from opendas.geography.frame import Frame, Grouping
-from opendas.readers.base import InputData, ReaderSpec
 from opendas.readers.columns.csv_parquet import column_names
 from opendas.readers.frame.official import official_areas
+from opendas.readers.input.spec import InputData, ReaderSpec
 from opendas.readers.microdata import products_of, public_microdata
 from opendas.readers.pl94.reader import official_reader
 from opendas.readers.registry import make_reader

@@ -26,7 +26,7 @@ from opendas.readers.columns.csv_parquet import read_batches
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.frame.frame_file import hierarchy
 from opendas.readers.row_readers import LongForm
-from opendas.runs.run import Run
+from opendas.runs.context.run import Run
 from opendas.schema.histogram import Histogram
 
 _ROUNDS = 20

@@ -17,7 +17,7 @@ from opendas.arrays import Bools, Ints
 from opendas.constraints.table import LinearSums
 from opendas.errors import ConstraintConflict, HeldConstraint
 from opendas.schema.query_groups import QueryGroup
-from opendas.solvers.conflict import NO_LIMIT, RangeSystem, find_conflict
+from opendas.solvers.problem.conflict import NO_LIMIT, RangeSystem, find_conflict
 
 
 @dataclass(frozen=True, slots=True, eq=False)

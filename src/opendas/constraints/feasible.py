@@ -29,7 +29,7 @@ from opendas.constraints.tiers import Tiers
 from opendas.errors import InfeasibleFamily
 from opendas.geography.spine import Spine
 from opendas.schema.product import Product
-from opendas.solvers.conflict import NO_LIMIT, RangeSystem, can_hold
+from opendas.solvers.problem.conflict import NO_LIMIT, RangeSystem, can_hold
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from opendas.errors import ConstraintConflict, HeldConstraint
 from opendas.geography.spine import Spine
 from opendas.schema.declarations import StructuralZero
 from opendas.schema.product import Product
-from opendas.solvers.conflict import NO_LIMIT
+from opendas.solvers.problem.conflict import NO_LIMIT
 
 MOST_ZEROS = 40
 """More structural zeros are told as one."""

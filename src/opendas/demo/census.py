@@ -30,9 +30,9 @@ from opendas.demo.households import ADULT, CODE, HouseholdPool, allowed_ages, sy
 from opendas.demo.microdata import read_microdata
 from opendas.demo.placement import Relations, place_in_households, place_in_quarters
 from opendas.errors import ConfigError
-from opendas.files.parquet import bytes_column, text_column, write_parquet
+from opendas.files.storage.parquet import bytes_column, text_column, write_parquet
 from opendas.geography.frame import Frame
-from opendas.readers.base import InputData, ReaderSpec
+from opendas.readers.input.spec import InputData, ReaderSpec
 from opendas.readers.pl94.reader import official_reader
 from opendas.readers.registry import make_reader
 from opendas.schema.dhc_persons import GQ_CODES

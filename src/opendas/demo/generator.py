@@ -18,7 +18,7 @@ from opendas.custody.folders import write_atomic
 from opendas.demo.land import Land, make_land
 from opendas.demo.people import Homes, draw_people, make_homes
 from opendas.errors import ConfigError
-from opendas.files.parquet import bytes_column, text_column, write_parquet
+from opendas.files.storage.parquet import bytes_column, text_column, write_parquet
 from opendas.geography.frame import CENSUS_PREFIX, GQ_COLUMNS, official_geolevels
 from opendas.schema.pl94 import pl94_persons
 

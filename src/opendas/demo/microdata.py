@@ -22,7 +22,7 @@ from opendas.demo.homes import describe, keeps_edits
 from opendas.demo.households import ADULT, CODE, HouseholdPool, allowed_ages
 from opendas.demo.placement import JITTER
 from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError
-from opendas.files.parquet import reading
+from opendas.files.storage.parquet import reading
 from opendas.readers.columns.csv_parquet import is_parquet, opened_zip, unpacked
 
 _COLUMNS = ("SERIALNO", "SPORDER", "PWGTP", "AGEP", "SEX")

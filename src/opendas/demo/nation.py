@@ -23,7 +23,7 @@ from opendas.demo.generator import DemoState, frame_table, persons_table, run_fi
 from opendas.demo.land import NATION, Density, Land, make_land
 from opendas.demo.people import Homes, draw_people, make_homes
 from opendas.errors import ConfigError
-from opendas.files.parquet import ParquetSink, parquet_sink, write_parquet
+from opendas.files.storage.parquet import ParquetSink, parquet_sink, write_parquet
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from opendas.engines.drive import Estimation, FinishedTask
 from opendas.files.nmf.reading import Answers, measurement_metadata
 from opendas.files.nmf.writing import MeasurementWriter
-from opendas.files.parquet import parquet_sink
+from opendas.files.storage.parquet import parquet_sink
 from opendas.geography.spine import Spine
 from opendas.measurement.plan import MeasurementPlan
 from opendas.schema.histogram import Histogram

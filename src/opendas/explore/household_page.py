@@ -24,9 +24,9 @@ from opendas.explore.households import (
     read_households,
 )
 from opendas.explore.page import PREFIXES, Answer, Page, State
-from opendas.phsafe.model import LEVELS, Geography, Iteration, find_level
-from opendas.phsafe.sensitivity import Sensitivity
+from opendas.phsafe.inputs.levels import LEVELS, Geography, Iteration, find_level
 from opendas.phsafe.tables import TABLES
+from opendas.phsafe.tables.sensitivity import Sensitivity
 from opendas.privacy.exact import decimal_text
 from opendas.privacy.relations import Neighbours
 from opendas.report.views import decimal

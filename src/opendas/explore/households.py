@@ -13,6 +13,7 @@ from opendas.errors import ConfigError
 from opendas.explore.budget import epsilons, margin
 from opendas.explore.fields import Problems, Typed, read_choice, read_delta, read_number
 from opendas.phsafe.config import Config
+from opendas.phsafe.inputs.levels import LEVELS, PUERTO_RICO, STATE_CODES, Level
 from opendas.phsafe.margins import (
     PRODUCTION_TAU,
     PUBLISHED_Z,
@@ -21,9 +22,8 @@ from opendas.phsafe.margins import (
     least_budget,
     published_row,
 )
-from opendas.phsafe.model import LEVELS, PUERTO_RICO, STATE_CODES, Level
-from opendas.phsafe.sensitivity import Answers, LevelNoise, Sensitivity, noise_for, plan_noise
 from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table
+from opendas.phsafe.tables.sensitivity import Answers, LevelNoise, Sensitivity, noise_for, plan_noise
 from opendas.privacy.exact import decimal_text
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian

@@ -23,7 +23,7 @@ from opendas.explore.table_page import TablePage
 from opendas.phsafe.config import Mode, parse_config
 from opendas.readers.columns.csv_parquet import is_parquet
 from opendas.runs.config.load import read_text
-from opendas.runs.run import load
+from opendas.runs.context.run import load
 from opendas.runs.starting.table_files import TableFiles
 
 _LINK = re.compile(r"[A-Za-z0-9_-]{16,}")

@@ -31,7 +31,7 @@ from opendas.measurement.loss import attribute_losses, plan_loss, told_apart, wi
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.composition import WorstLoss
-from opendas.runs.run import Run
+from opendas.runs.context.run import Run
 from opendas.runs.simulated.forecast import timed
 from opendas.runs.simulated.trial import Trial, TriedRow
 from opendas.schema.pl94 import pl94_persons, pl94_units

@@ -28,9 +28,9 @@ from opendas.arrays import Codes, Floats, Ints
 from opendas.custody.folders import at_once
 from opendas.errors import ConfigError, EnvironmentFailure, Finding, FormatError, GeographyError
 from opendas.files.official_areas import OfficialAreas
-from opendas.files.parquet import open_parquet, reading
 from opendas.files.relationships import LEVELS, is_relationship, shares_of
 from opendas.files.shapes import areas_of_points, holds_shapes
+from opendas.files.storage.parquet import open_parquet, reading
 from opendas.geography.frame import Frame, Grouping
 
 WHOLE = "area"

@@ -26,7 +26,8 @@ from opendas.constraints.table import (
     bound_cells,
 )
 from opendas.errors import ConfigError, FormatError, GeographyError
-from opendas.files.parquet import (
+from opendas.files.nmf.product_json import product_from_json, product_to_json
+from opendas.files.storage.parquet import (
     bytes_column,
     open_parquet,
     parquet_sink,
@@ -36,7 +37,6 @@ from opendas.files.parquet import (
     to_bytes,
     write_parquet,
 )
-from opendas.files.product_json import product_from_json, product_to_json
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Shares, Spine, SpineLevel
 from opendas.schema.histogram import Histogram

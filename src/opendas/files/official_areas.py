@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from opendas.arrays import Codes, Ints
 from opendas.errors import FormatError
-from opendas.files.parquet import open_parquet, read_metadata, reads_file, to_bytes, write_parquet
 from opendas.files.pl94_layout import DROPPED, GEO_2010, GEO_2020
+from opendas.files.storage.parquet import open_parquet, read_metadata, reads_file, to_bytes, write_parquet
 
 HEADER_FIELDS: Mapping[int, tuple[str, ...]] = {
     0: (),

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from opendas.arrays import Codes, Floats, Ints
 from opendas.errors import Finding, FormatError, GeographyError
-from opendas.files.parquet import to_bytes
+from opendas.files.storage.parquet import to_bytes
 from opendas.geography.frame import CENSUS_PREFIX
 
 LEVELS: Final = ("state", "county", "tract", "block_group", "block")

@@ -17,8 +17,8 @@ from opendas.arrays import Bools, Codes, Floats, Ints
 from opendas.constraints.table import ConstraintTable, InvariantAnswers, LevelConstraints, bound_cells
 from opendas.errors import BudgetError, ConfigError, FormatError
 from opendas.files.geography_files import read_constraint_table
+from opendas.files.nmf.product_json import product_to_json
 from opendas.files.nmf.reading import MeasurementFile
-from opendas.files.product_json import product_to_json
 from opendas.files.release_folder import ReleasedProduct
 from opendas.geography.spine import Spine
 from opendas.intervals.laws import NoiseLaw

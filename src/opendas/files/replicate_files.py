@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from opendas.arrays import Codes, sum_by_key
 from opendas.errors import FormatError
-from opendas.files.parquet import (
+from opendas.files.storage.parquet import (
     ParquetSink,
     bytes_column,
     one_array,

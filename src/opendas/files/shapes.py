@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
-from opendas.files.parquet import open_parquet
+from opendas.files.storage.parquet import open_parquet
 
 SHAPE_SUFFIXES = (".geojson", ".gpkg", ".shp", ".fgb")
 """Files that hold shapes; see :func:`holds_shapes` of others that may."""

@@ -18,8 +18,8 @@ from opendas.arrays import Codes, Floats, Ints
 from opendas.errors import ConfigError
 from opendas.files.nmf.bureau_answers import BureauAnswers
 from opendas.files.nmf.reading import Answers
-from opendas.files.parquet import bytes_column, write_batches
 from opendas.files.release_folder import ReleasedProduct
+from opendas.files.storage.parquet import bytes_column, write_batches
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.schema.query_groups import QueryGroup
 

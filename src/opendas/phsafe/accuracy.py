@@ -21,14 +21,14 @@ from opendas.errors import ConfigError
 from opendas.phsafe.config import Mode, Plan, read_config
 from opendas.phsafe.counting import count_cube, count_tables, counted_rows
 from opendas.phsafe.folder import refuse_inside_release
+from opendas.phsafe.inputs.levels import Level
 from opendas.phsafe.inputs.linking import Linked, link
 from opendas.phsafe.margins import cell_margins
 from opendas.phsafe.measure import measure, prepare_samplers
-from opendas.phsafe.model import Level
 from opendas.phsafe.output import PART_FILE, Block, OutputTable, exact_tables, private_tables
 from opendas.phsafe.run import HouseholdOptions, read_inputs
-from opendas.phsafe.sensitivity import LevelNoise
 from opendas.phsafe.tables import DERIVED, Derived, Table
+from opendas.phsafe.tables.sensitivity import LevelNoise
 from opendas.phsafe.validate import validate
 from opendas.privacy.relations import Neighbours
 

@@ -16,16 +16,16 @@ from opendas.custody.ledger_entries import INFINITE, Loss, loss_text
 from opendas.custody.stamps import NOT_FOR_RELEASE, KeyCustody
 from opendas.phsafe.config import Plan
 from opendas.phsafe.folder import PRODUCT
+from opendas.phsafe.inputs.levels import regions
 from opendas.phsafe.margins import cell_margins, margin
-from opendas.phsafe.model import regions
-from opendas.phsafe.sensitivity import LevelNoise, Sensitivity, total_loss
 from opendas.phsafe.tables import DERIVED, Derived, Table, find_table
+from opendas.phsafe.tables.sensitivity import LevelNoise, Sensitivity, total_loss
 from opendas.phsafe.truncation import Truncation
 from opendas.privacy.relations import Neighbours
 from opendas.report.certificate import CERTIFICATE, SIGNATURE, ReleasedFile, certificate_bytes
 from opendas.report.facts import loss_json
 from opendas.report.guarantee import STAMP_MEANING, account_text, computational_text
-from opendas.runs.account import account_facts
+from opendas.runs.context.account import account_facts
 from opendas.sampling.laws import Noise
 from opendas.version import __version__, commit, issue_date
 

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from opendas.arrays import Ints
 from opendas.phsafe.config import Plan
 from opendas.phsafe.inputs.codes import OUTSIDE, group_index
+from opendas.phsafe.inputs.levels import Geography, Iteration, Level
 from opendas.phsafe.inputs.linking import Linked
-from opendas.phsafe.model import Geography, Iteration, Level
 from opendas.phsafe.tables import IteratesBy, Joined, Kind, Table
 from opendas.phsafe.truncation import Truncation, select
 

@@ -16,7 +16,7 @@ from opendas.custody.secret_files import forbid_core_files, private_folder
 from opendas.errors import ConfigError
 from opendas.phsafe.config import Mode
 from opendas.report.certificate import CERTIFICATE
-from opendas.runs.workspace import Workspace, holds_files
+from opendas.runs.context.workspace import Workspace, holds_files
 
 PRODUCT = "phsafe"
 """Product name of the run in ledger, state and key file."""
@@ -69,7 +69,7 @@ def refuse_inside_release(out: Path) -> None:
 
 
 class HouseholdWorkspace(Workspace):
-    """The folder of a private run, locked while open; see :class:`opendas.runs.workspace.Workspace`."""
+    """The folder of a private run, locked while open (:class:`opendas.runs.context.workspace.Workspace`)."""
 
     def __init__(self, out: Path, ledger: Path | None = None, *, group_writable: bool = False) -> None:
         super().__init__(out, ledger, group_writable=group_writable)

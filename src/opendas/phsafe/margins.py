@@ -14,9 +14,9 @@ from types import MappingProxyType
 from typing import Final
 
 from opendas.errors import ConfigError
-from opendas.phsafe.model import Geography, Iteration, Level
-from opendas.phsafe.sensitivity import Answers, Sensitivity, noise_for
+from opendas.phsafe.inputs.levels import Geography, Iteration, Level
 from opendas.phsafe.tables import Derived, Kind, Table
+from opendas.phsafe.tables.sensitivity import Answers, Sensitivity, noise_for
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian, Noise

@@ -13,7 +13,7 @@ import numpy as np
 from opendas.arrays import Ints
 from opendas.custody.run_key import RunKey
 from opendas.phsafe.config import Plan
-from opendas.phsafe.model import LEVELS, Level, NoiseDistribution
+from opendas.phsafe.inputs.levels import LEVELS, Level, NoiseDistribution
 from opendas.phsafe.output import Block, OutputTable, private_tables
 from opendas.phsafe.tables import DERIVED, Derived, Table
 from opendas.phsafe.truncation import KEY_PURPOSE, Truncation

@@ -16,8 +16,8 @@ from opendas.arrays import Ints
 from opendas.custody.folders import fsync_folder, make_folder, move_folder, remove_tree, write_atomic
 from opendas.phsafe.config import Config, Plan
 from opendas.phsafe.counting import exact_cubes, level_counts
+from opendas.phsafe.inputs.levels import Level, regions
 from opendas.phsafe.inputs.linking import Linked
-from opendas.phsafe.model import Level, regions
 from opendas.phsafe.tables import DERIVED, OUTPUTS, Derived, Table
 
 PART_FILE = "part-00000-opendas-c000.csv"

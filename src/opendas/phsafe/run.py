@@ -20,7 +20,7 @@ from opendas.custody.folders import open_folder, write_atomic
 from opendas.custody.protected_units import ADDRESS
 from opendas.custody.run_key import RunKey
 from opendas.errors import ConfigError, Finding
-from opendas.files.remote import PASSWORD_RULE, RemoteAddress, holds_password
+from opendas.files.storage.remote import PASSWORD_RULE, RemoteAddress, holds_password
 from opendas.phsafe.certificate import issue_certificate, run_stamps
 from opendas.phsafe.config import Config, Mode, Plan, read_config
 from opendas.phsafe.counting import Progress, count_tables, exact_cubes
@@ -30,18 +30,18 @@ from opendas.phsafe.inputs.read_csv import read_csv
 from opendas.phsafe.inputs.records import Inputs
 from opendas.phsafe.measure import measure, prepare_samplers
 from opendas.phsafe.output import exact_declarations, lay_out, write_tables
-from opendas.phsafe.sensitivity import Sensitivity
 from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table
+from opendas.phsafe.tables.sensitivity import Sensitivity
 from opendas.phsafe.truncation import Truncation
 from opendas.phsafe.validate import Validation, validate
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Neighbours
-from opendas.runs.account import InputTagger, note_reading
 from opendas.runs.act import Planned, open_act
+from opendas.runs.context.account import InputTagger, note_reading
 from opendas.runs.options import ActOptions
 
 if TYPE_CHECKING:
-    from opendas.phsafe.spark.households import SparkHouseholds
+    from opendas.phsafe.spark_households import SparkHouseholds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ def _open(config: Config, data: Path | str, options: HouseholdOptions) -> Abstra
     if holds_password(str(data)):
         raise ConfigError(f"DATA: {PASSWORD_RULE}.")
     if options.engine == "spark":
-        from opendas.phsafe.spark.households import open_on_spark
+        from opendas.phsafe.spark_households import open_on_spark
 
         return open_on_spark(data, config, options.master, options.tell)
     inputs = read_inputs(config, Path(data), options.tell)

@@ -31,9 +31,9 @@ from opendas.phsafe.counting import counted_rows
 from opendas.phsafe.inputs.codes import ADULT, CHILDREN, OUTSIDE, group_index
 from opendas.phsafe.inputs.fields import check_values, usable_rows
 from opendas.phsafe.inputs.findings import CSV_FILES, InputFiles, list_lines
+from opendas.phsafe.inputs.levels import Iteration
 from opendas.phsafe.inputs.linking import Linked, check_keys, sort_inputs
 from opendas.phsafe.inputs.records import Inputs, Persons, Units
-from opendas.phsafe.model import Iteration
 from opendas.phsafe.tables import IteratesBy, Joined, Table
 from opendas.readers.columns.coding import positions_of
 

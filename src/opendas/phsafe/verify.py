@@ -31,9 +31,9 @@ from opendas.errors import CheckFailed, ConfigError
 from opendas.phsafe.certificate import FORMAT, household_certificate, run_stamps
 from opendas.phsafe.config import Config, Mode, Plan, read_config
 from opendas.phsafe.folder import stored_mode
-from opendas.phsafe.model import Level, NoiseDistribution, find_level, regions
-from opendas.phsafe.sensitivity import Answers, Sensitivity
+from opendas.phsafe.inputs.levels import Level, NoiseDistribution, find_level, regions
 from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table, find_table
+from opendas.phsafe.tables.sensitivity import Answers, Sensitivity
 from opendas.phsafe.truncation import Truncation
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.report.certificate import CERTIFICATE, SIGNATURE, ReleasedFile

@@ -18,7 +18,6 @@ from opendas.arrays import Codes, Ints
 from opendas.errors import SchemaError
 from opendas.files.mdf.dhc_units import household_cells, unit_levels
 from opendas.files.mdf.layout import Column, record_kinds
-from opendas.readers.base import FRAME_FROM_RECORDS, ReaderSpec, Source, census_kind
 from opendas.readers.columns.coding import (
     BLOCK_COLUMNS,
     GROUP_COLUMN,
@@ -28,6 +27,7 @@ from opendas.readers.columns.coding import (
 )
 from opendas.readers.columns.csv_parquet import Batch
 from opendas.readers.columns.findings import FindingLog
+from opendas.readers.input.spec import FRAME_FROM_RECORDS, ReaderSpec, Source, census_kind
 from opendas.schema.dhc_persons import GQ_CODES, OLDEST, dhc_persons
 from opendas.schema.dhc_units import dhc_units, dhc_units_tenvacgq
 from opendas.schema.pl94 import pl94_persons, pl94_units

@@ -17,7 +17,7 @@ import pyarrow.csv as pacsv
 from opendas.arrays import Codes, Ints
 from opendas.errors import ConfigError, FormatError
 from opendas.files.nmf.public_totals import PublicTotals
-from opendas.files.parquet import open_parquet, reading
+from opendas.files.storage.parquet import open_parquet, reading
 from opendas.readers.columns.csv_parquet import opened_zip
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.pl94.header import block_geocodes

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from opendas.errors import ConfigError
-from opendas.files.remote import RemoteInput
-from opendas.readers.base import Reader, ReaderSpec
+from opendas.files.storage.remote import RemoteInput
 from opendas.readers.cef.reader import CefReader
 from opendas.readers.frame.block_assignment import AssignedReader
+from opendas.readers.input.spec import Reader, ReaderSpec
 from opendas.readers.pl94.reader import Pl94Reader
 from opendas.readers.row_readers import RowReader
 

@@ -22,13 +22,6 @@ from opendas.arrays import Bools, Codes, Floats, Ints
 from opendas.errors import ConfigError, Finding, FormatError, SchemaError
 from opendas.files.release_folder import tied_rows
 from opendas.geography.frame import Frame
-from opendas.readers.base import (
-    FRAME_FROM_RECORDS,
-    InputData,
-    Reader,
-    ReaderSpec,
-    Source,
-)
 from opendas.readers.columns.coding import (
     Geocodes,
     attribute_keys,
@@ -45,6 +38,13 @@ from opendas.readers.columns.identifiers import seems_identifier, several_rows
 from opendas.readers.counting.others import OtherLeaves
 from opendas.readers.counting.tally import FileRows, Layout, Leaves, file_rows, read_rows
 from opendas.readers.frame.frame_file import Hierarchy, frame_path, hierarchy
+from opendas.readers.input.spec import (
+    FRAME_FROM_RECORDS,
+    InputData,
+    Reader,
+    ReaderSpec,
+    Source,
+)
 from opendas.readers.microdata import Microdata, is_census
 from opendas.schema.attributes import Attribute, Schema
 from opendas.schema.pl94 import HHGQ_LEVELS

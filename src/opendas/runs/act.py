@@ -22,11 +22,11 @@ from opendas.custody.run_key import RunKey
 from opendas.custody.stamps import KeyCustody
 from opendas.errors import ConfigError, PrivacyError
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.runs.account import InputTagger, check_given, find_book
+from opendas.runs.context.account import InputTagger, check_given, find_book
+from opendas.runs.context.workspace import RunState, Workspace, read_state
 from opendas.runs.options import ActOptions
 from opendas.runs.progress.clock import Clock
 from opendas.runs.progress.log import RunLog, log_path
-from opendas.runs.workspace import RunState, Workspace, read_state
 from opendas.version import __version__, issue_date
 
 O = TypeVar("O", bound=ActOptions)  # noqa: E741

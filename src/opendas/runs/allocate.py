@@ -31,11 +31,11 @@ from opendas.errors import ConfigError, DataError, PrivacyError
 from opendas.geography.recipe import build_spine
 from opendas.geography.spine import Spine
 from opendas.privacy.exact import decimal_text, format_fraction, parse_fraction
-from opendas.readers.base import FRAME_FROM_RECORDS
-from opendas.runs.account import InputTagger, note_reading, tagger_of
+from opendas.readers.input.spec import FRAME_FROM_RECORDS
 from opendas.runs.config.released import toml_key, toml_value
 from opendas.runs.config.words import checked_line, nearest
-from opendas.runs.run import Run
+from opendas.runs.context.account import InputTagger, note_reading, tagger_of
+from opendas.runs.context.run import Run
 
 Number = Fraction | int | str
 

@@ -27,7 +27,7 @@ from opendas.measurement.loss import attribute_losses, within_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.zcdp import epsilon_cks
-from opendas.runs.run import Run
+from opendas.runs.context.run import Run
 from opendas.runs.simulated.trial import Trial
 from opendas.topdown.model import WHOLE_TREE
 

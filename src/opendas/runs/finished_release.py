@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from opendas.files.area_files import AreaWeights
     from opendas.files.nmf.public_totals import PublicTotals
-    from opendas.readers.base import InputData
-    from opendas.runs.run import Run
+    from opendas.readers.input.spec import InputData
+    from opendas.runs.context.run import Run
     from opendas.tables.figures import FunctionOfCounts
     from opendas.tables.interval_tables import MeasuredProduct
     from opendas.verify.check import Check
@@ -626,8 +626,8 @@ def read_truth(releases: Sequence[Release], truth: Run, ledger: Path | None) -> 
     """Read the truth that releases are judged by, and enter the reading into the account of each."""
     from opendas.custody.account import EVALUATE
     from opendas.engines.truth import input_tag
-    from opendas.runs.account import note_reading, tagger_of
-    from opendas.runs.facts import refresh_certificate
+    from opendas.runs.context.account import note_reading, tagger_of
+    from opendas.runs.context.facts import refresh_certificate
 
     name = truth.product.name
     for release in releases:

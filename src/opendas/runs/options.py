@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from opendas.custody.passphrase import Passphrase
 from opendas.errors import ConfigError
-from opendas.runs.workspace import check_custody
+from opendas.runs.context.workspace import check_custody
 from opendas.topdown.model import WHOLE_TREE
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from opendas.privacy.exact import format_fraction
 from opendas.privacy.zcdp import Account
 from opendas.readers.row_readers import RowReader
 from opendas.report.views import plural
-from opendas.runs.facts import noise_rows
+from opendas.runs.context.facts import noise_rows
+from opendas.runs.context.run import Run
 from opendas.runs.options import RunOptions
-from opendas.runs.run import Run
 from opendas.runs.simulated.forecast import Forecast, forecast_run, measure_small_run
 from opendas.runs.simulated.sparse import sparse_warning
 from opendas.runs.simulated.trial import OtherEstimator, Trial, Tried, other_estimator

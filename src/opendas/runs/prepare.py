@@ -6,6 +6,7 @@ Whatever can be refused is refused here, while nothing has been spent.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from opendas.budget.allocation import Budget
 from opendas.constraints.feasible import check_feasible
@@ -13,7 +14,6 @@ from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.custody.folders import sha256_file, write_atomic
 from opendas.custody.ledger_entries import Loss
 from opendas.custody.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE, POPULATED_LEAVES
-from opendas.engines.backend import Backend
 from opendas.engines.local import workers_for
 from opendas.engines.truth import ExactCounts
 from opendas.errors import ConfigError, DataError, PrivacyError
@@ -24,21 +24,28 @@ from opendas.gls.model import TreeModel
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.relations import Neighbours
-from opendas.readers.base import InputData, ReaderSpec, SelectionKeys
+from opendas.readers.input.spec import InputData, ReaderSpec, SelectionKeys
 from opendas.readers.prior_table import read_prior_table
-from opendas.runs.account import tagger_of
 from opendas.runs.act import Act, Charged, Planned
-from opendas.runs.machine import check_cells
+from opendas.runs.context.account import tagger_of
+from opendas.runs.context.machine import check_cells
+from opendas.runs.context.run import Run
+from opendas.runs.context.workspace import RunState
 from opendas.runs.options import RunOptions
-from opendas.runs.run import Run
 from opendas.runs.simulated.forecast import check_families, check_room, forecast_run
 from opendas.runs.simulated.sparse import sparse_warning
-from opendas.runs.workspace import RunState
 from opendas.schema.product import Product
 from opendas.schema.provenance import Domain, Provenance
 from opendas.topdown.checks import check_roots
 from opendas.topdown.rounding import check_rounder_passes
 from opendas.topdown.stages import check_stages
+
+if TYPE_CHECKING:
+    from opendas.engines.local_backend import LocalBackend
+    from opendas.engines.spark.backend import SparkBackend
+
+Backend: TypeAlias = "LocalBackend | SparkBackend"
+"""Where a run's counts stand, and who does its tasks. The release is the same."""
 
 TRUNCATION_PURPOSE = "topdown/truncation"
 """Purpose of the keys under which the records of a unit are chosen."""

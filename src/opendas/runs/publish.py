@@ -13,12 +13,12 @@ from pathlib import Path
 from opendas.custody.folders import PARTIAL_SUFFIX, sha256_file
 from opendas.custody.stamps import CHOSEN_WITH_TRUTH
 from opendas.errors import CheckFailed, ConfigError, EnvironmentFailure
-from opendas.files.remote import PASSWORD_RULE, RemoteAddress, RemoteFolder, holds_password
+from opendas.files.storage.remote import PASSWORD_RULE, RemoteAddress, RemoteFolder, holds_password
 from opendas.report.certificate import CERTIFICATE, ISSUED_FILES, SIGNATURE, released_files
-from opendas.runs.account import check_choice, note_publication
-from opendas.runs.facts import refresh_certificate
+from opendas.runs.context.account import check_choice, note_publication
+from opendas.runs.context.facts import refresh_certificate
+from opendas.runs.context.workspace import refuse_clear_keys
 from opendas.runs.finished_release import Release
-from opendas.runs.workspace import refuse_clear_keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from opendas.arrays import Ints
 from opendas.constraints.table import ConstraintTable, invariant_geolevels
 from opendas.custody.folders import make_folder, remove_partials, write_atomic
 from opendas.custody.stamps import KeyCustody
-from opendas.engines.backend import Backend, open_backend
 from opendas.engines.checkpoint import Checkpoints
 from opendas.engines.drive import Estimation, estimate_on
+from opendas.engines.local_backend import LocalBackend
 from opendas.engines.measurement_source import FileSource, check_measurement_files
 from opendas.engines.outputs import FamilyFile, Leaves, Solved, UsedFile, used_files, write_full
 from opendas.engines.tasks import Engine
@@ -51,11 +51,19 @@ from opendas.report.certificate import load_pages, read_runs
 from opendas.report.facts import RunFacts
 from opendas.runs.act import Act, Charged, left_out, open_act
 from opendas.runs.config.released import released_toml
-from opendas.runs.facts import estimated_facts, issue_certificate, measured_facts
+from opendas.runs.context.facts import estimated_facts, issue_certificate, measured_facts
+from opendas.runs.context.run import Run
+from opendas.runs.context.workspace import RunState, Workspace, refuse_foreign, remove_cache
 from opendas.runs.options import RunOptions
-from opendas.runs.prepare import PlannedRun, charge_run, log_phase, plan_run, planned_act, tie_constraints
-from opendas.runs.run import Run
-from opendas.runs.workspace import RunState, Workspace, refuse_foreign, remove_cache
+from opendas.runs.prepare import (
+    Backend,
+    PlannedRun,
+    charge_run,
+    log_phase,
+    plan_run,
+    planned_act,
+    tie_constraints,
+)
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 from opendas.schema.provenance import Domain
@@ -253,9 +261,11 @@ def _backend(act: Act[RunOptions], run: Run, *, estimates: bool = True) -> Abstr
             "engine spark deals subtrees out, and there are none with one geolevel or with the estimator "
             "block-by-block; leave out --engine."
         )
-    folder = act.space.state / act.product
-    warm = estimates and not act.is_finished
-    return open_backend(options.engine, options.master, options.workers, folder, warm=warm)
+    if options.engine == "local":
+        return LocalBackend(options.workers, warm=estimates and not act.is_finished)
+    from opendas.engines.spark.backend import open_on_spark
+
+    return open_on_spark(act.space.state / act.product, options.master, options.workers)
 
 
 @contextmanager

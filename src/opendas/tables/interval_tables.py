@@ -22,7 +22,6 @@ import pyarrow as pa
 from opendas.arrays import Ints
 from opendas.budget.presets import preset, preset_names
 from opendas.errors import ConfigError
-from opendas.files.addresses import RemotePath, located
 from opendas.files.area_files import AreaWeights
 from opendas.files.mdf.reading import read_mdf
 from opendas.files.nmf.bureau import Progress, is_bureau_folder
@@ -30,9 +29,10 @@ from opendas.files.nmf.bureau_tree import BureauFile
 from opendas.files.nmf.public_totals import PublicTotals
 from opendas.files.nmf.summary import summary_of_file, summary_of_tree
 from opendas.files.official_areas import OfficialAreas
-from opendas.files.parquet import text_column
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.files.release_tree import noisy_tree
+from opendas.files.storage.addresses import RemotePath, located
+from opendas.files.storage.parquet import text_column
 from opendas.geography.frame import Grouping
 from opendas.intervals.answers import (
     LAWS,

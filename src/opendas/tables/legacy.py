@@ -29,9 +29,9 @@ from opendas.arrays import Bools, Ints
 from opendas.custody.folders import atomic_file
 from opendas.errors import ConfigError
 from opendas.files.official_areas import OfficialAreas
-from opendas.files.parquet import to_bytes
 from opendas.files.pl94_layout import GEO_2010, GEO_2020, KEY_FIELDS, SEGMENT_KEYS
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
+from opendas.files.storage.parquet import to_bytes
 from opendas.geography.frame import CENSUS_GEOLEVELS, Frame, Grouping
 from opendas.geography.states import STATES
 from opendas.tables.cells import PL94_TABLES, pl94_table, table_layout

@@ -14,8 +14,8 @@ import pyarrow as pa
 from opendas.arrays import Floats, Ints
 from opendas.errors import ConfigError
 from opendas.files.area_files import AreaWeights, Blocks, read_area_file, read_plans
-from opendas.files.parquet import write_batches
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
+from opendas.files.storage.parquet import write_batches
 from opendas.tables.cells import Table, check_held, find_table, product_table
 from opendas.tables.counting import count_table
 from opendas.tables.interval_tables import DEFAULT_CONFIDENCE

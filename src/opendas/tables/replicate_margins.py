@@ -19,9 +19,9 @@ from opendas.arrays import Floats
 from opendas.errors import ConfigError, FormatError
 from opendas.files.area_files import AreaWeights
 from opendas.files.official_areas import OfficialAreas
-from opendas.files.parquet import text_column
 from opendas.files.release_folder import ReleasedProduct
 from opendas.files.replicate_files import REPLICATES, ReplicateFile, counts_digest
+from opendas.files.storage.parquet import text_column
 from opendas.geography.frame import Frame, Grouping
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from opendas.arrays import Ints, sum_by_key
 from opendas.errors import ConfigError
-from opendas.files.parquet import text_column
+from opendas.files.storage.parquet import text_column
 from opendas.geography.frame import Grouping
 from opendas.schema.histogram import Histogram
 from opendas.schema.query_groups import QueryGroup

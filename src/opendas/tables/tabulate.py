@@ -30,9 +30,9 @@ from opendas.arrays import Bools, Ints
 from opendas.custody.folders import atomic_file
 from opendas.errors import ConfigError
 from opendas.files.nmf.reading import MeasurementFile
-from opendas.files.parquet import bytes_column, write_batches
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.files.release_tree import noisy_tree
+from opendas.files.storage.parquet import bytes_column, write_batches
 from opendas.geography.frame import Grouping
 from opendas.intervals.answers import Intervals
 from opendas.schema.attributes import cell_text

@@ -12,8 +12,8 @@ import scipy  # its optimize, a third of the time of all imports, loads when it 
 import scipy.sparse
 
 from opendas.arrays import Ints
+from opendas.arrays.quiet import chatter_to_stderr
 from opendas.errors import InfeasibleFamily
-from opendas.solvers.quiet import chatter_to_stderr
 from opendas.topdown.family_data import LevelRules
 from opendas.topdown.model import Family
 

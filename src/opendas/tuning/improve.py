@@ -25,10 +25,10 @@ from opendas.metrics.errors import levels_of
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import noise_distribution
 from opendas.privacy.zcdp import epsilon_cks
-from opendas.runs.account import note_reading, tagger_of
 from opendas.runs.allocate import demonstration
 from opendas.runs.config.words import checked_line, nearest
-from opendas.runs.run import Run
+from opendas.runs.context.account import note_reading, tagger_of
+from opendas.runs.context.run import Run
 from opendas.runs.simulated.finished import FinishedRuns, belongs_to
 from opendas.runs.simulated.simulation import check_repeatable
 from opendas.schema.product import Product

@@ -12,7 +12,7 @@ from dataclasses import replace
 from opendas.errors import ConfigError
 from opendas.geography.frame import Frame, Grouping
 from opendas.metrics.errors import LevelErrors, level_errors, project
-from opendas.runs.run import Run
+from opendas.runs.context.run import Run
 from opendas.runs.simulated.simulation import Simulation
 from opendas.runs.simulated.trial import Trial
 from opendas.schema.histogram import Histogram

@@ -15,10 +15,10 @@ from opendas.custody.account import TUNE
 from opendas.errors import ConfigError, EstimationError
 from opendas.metrics.errors import levels_of
 from opendas.privacy.exact import format_fraction
-from opendas.runs.account import note_reading, tagger_of
 from opendas.runs.config.released import move_paths, toml_document
 from opendas.runs.config.words import checked_line
-from opendas.runs.run import Run
+from opendas.runs.context.account import note_reading, tagger_of
+from opendas.runs.context.run import Run
 from opendas.runs.simulated.finished import FinishedRuns, belongs_to
 from opendas.runs.simulated.simulation import check_repeatable
 from opendas.tuning.candidate import Candidate, Strategy, bureau_strategies, rounded_loss

@@ -39,9 +39,9 @@ from opendas.files.official_areas import (
     official_areas_schema,
     write_official_areas,
 )
-from opendas.files.parquet import has_columns, open_parquet, read_metadata
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.files.replicate_files import REPLICATE_SCHEMA, REPLICATES
+from opendas.files.storage.parquet import has_columns, open_parquet, read_metadata
 from opendas.report.certificate import FORMAT, ISSUED_FILES, SIGNATURE
 from opendas.report.views import plural
 from opendas.schema.declarations import PUBLISHED_LIST, PublishedFile

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from opendas.errors import OpendasError
-from opendas.files.parquet import open_parquet, read_metadata
 from opendas.files.release_folder import ReleaseFolder
+from opendas.files.storage.parquet import open_parquet, read_metadata
 from opendas.tables.interval_tables import DEFAULT_CONFIDENCE, MeasuredProduct
 from opendas.tables.legacy import legacy_members
 from opendas.tables.tabulate import (

@@ -27,8 +27,8 @@ from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.attacker import pure_power_bound, zcdp_power_bound
 from opendas.privacy.relations import Mechanism
 from opendas.privacy.zcdp import epsilon_cks
-from opendas.runs.facts import noise_rows
-from opendas.runs.run import Run
+from opendas.runs.context.facts import noise_rows
+from opendas.runs.context.run import Run
 from opendas.runs.starting.templates import pl94_run_file
 from opendas.schema.pl94 import pl94_persons
 

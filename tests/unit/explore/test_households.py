@@ -26,10 +26,10 @@ from opendas.explore.households import (
     value_field,
 )
 from opendas.phsafe.config import Mode, parse_config
+from opendas.phsafe.inputs.levels import LEVELS
 from opendas.phsafe.margins import cell_margins
-from opendas.phsafe.model import LEVELS
-from opendas.phsafe.sensitivity import Sensitivity
 from opendas.phsafe.tables import TABLES, find_table
+from opendas.phsafe.tables.sensitivity import Sensitivity
 from opendas.privacy.relations import Neighbours
 
 

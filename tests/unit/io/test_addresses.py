@@ -25,8 +25,8 @@ from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.comparison.sources import open_source
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
-from opendas.files.addresses import RemotePath, copied, located
 from opendas.files.nmf.bureau import read_bureau_levels
+from opendas.files.storage.addresses import RemotePath, copied, located
 from opendas.geography.frame import GQ_COLUMNS, Frame, official_codes
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons

@@ -20,7 +20,7 @@ from opendas.files.geography_files import (
     write_frame,
     write_spine,
 )
-from opendas.files.product_json import product_from_json, product_to_json
+from opendas.files.nmf.product_json import product_from_json, product_to_json
 from opendas.geography.frame import Frame
 from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Shares, Spine, SpineLevel

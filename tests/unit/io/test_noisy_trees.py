@@ -15,9 +15,9 @@ from support.release_builder import add_product
 
 from opendas.errors import ConfigError, DataError, FormatError
 from opendas.files.nmf.bureau_tree import BureauFile
-from opendas.files.parquet import METADATA_KEY
 from opendas.files.release_folder import ReleaseFolder
 from opendas.files.release_tree import noisy_tree
+from opendas.files.storage.parquet import METADATA_KEY
 from opendas.intervals.noisy_tree import NoisyTree
 
 

@@ -27,10 +27,10 @@ from opendas.files.official_areas import (
     write_official_areas,
 )
 from opendas.files.release_folder import ReleaseFolder
-from opendas.readers.base import ReaderSpec
 from opendas.readers.frame.official import official_areas
+from opendas.readers.input.spec import ReaderSpec
 from opendas.readers.registry import make_reader
-from opendas.runs.facts import issue_certificate
+from opendas.runs.context.facts import issue_certificate
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.tables import plans
 from opendas.tables.counting import count_table

@@ -19,7 +19,7 @@ from opendas.files.pl94_layout import RACE_CELLS, cell_names
 from opendas.files.release_folder import ReleaseFolder
 from opendas.geography.frame import Frame, official_codes
 from opendas.geography.spine import Spine, SpineLevel
-from opendas.readers.base import ReaderSpec
+from opendas.readers.input.spec import ReaderSpec
 from opendas.readers.registry import make_reader
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.histogram import Histogram

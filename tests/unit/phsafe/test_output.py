@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opendas.phsafe.model import LEVELS
+from opendas.phsafe.inputs.levels import LEVELS
 from opendas.phsafe.output import PART_FILE, STAGING, Block, OutputTable, derive, lay_out, write_tables
 from opendas.phsafe.tables import DERIVED, find_table
 

@@ -30,7 +30,7 @@ from opendas.phsafe.inputs.read_csv import KINDS, read_csv
 from opendas.phsafe.inputs.records import Inputs
 from opendas.phsafe.measure import truncation_keys
 from opendas.phsafe.output import exact_declarations
-from opendas.phsafe.spark.households import (
+from opendas.phsafe.spark_households import (
     Checked,
     CheckPart,
     Counted,
@@ -40,7 +40,7 @@ from opendas.phsafe.spark.households import (
     merge_findings,
     sum_answers,
 )
-from opendas.phsafe.spark.rows import ROW_SCHEMA, Block, ReadLines
+from opendas.phsafe.spark_rows import ROW_SCHEMA, Block, ReadLines
 from opendas.phsafe.truncation import Truncation
 from opendas.phsafe.validate import validate
 

@@ -29,13 +29,13 @@ from opendas.engines.spark.session import open_session, prepare_executors, spark
 from opendas.engines.tasks import Engine
 from opendas.engines.truth import ExactCounts
 from opendas.engines.work import KeyedSource, Worker, draw_here
-from opendas.files.remote import RemoteFile
+from opendas.files.storage.remote import RemoteFile
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
 from opendas.gls.model import TreeModel
 from opendas.measurement.plan import MeasurementPlan
-from opendas.readers.base import InputData, ReaderSpec
 from opendas.readers.counting.tally import FileRows
+from opendas.readers.input.spec import InputData, ReaderSpec
 from opendas.readers.registry import make_reader
 from opendas.readers.row_readers import RowReader
 from opendas.schema.query_groups import QueryGroup

@@ -43,15 +43,15 @@ from opendas.engines.spark.partitions import (
 )
 from opendas.engines.spark.session import spark_failures
 from opendas.errors import ConfigError, DataError, Finding, OpendasError
-from opendas.files.remote import RemoteFile, RemoteFolder, RemoteInput
+from opendas.files.storage.remote import RemoteFile, RemoteFolder, RemoteInput
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
-from opendas.readers.base import CensusKind, ReaderSpec
 from opendas.readers.columns.csv_parquet import no_rows, shown_name
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.counting.tally import MAX_TOTAL, FileRows, Layout, exact_sum, refuse_too_many, tally_file
 from opendas.readers.frame.units import broken_units, report_units, unit_rules
-from opendas.readers.paths import is_data
+from opendas.readers.input.paths import is_data
+from opendas.readers.input.spec import CensusKind, ReaderSpec
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 

@@ -19,7 +19,7 @@ from opendas.custody.folders import atomic_file, write_atomic
 from opendas.custody.stamps import STAMPS
 from opendas.errors import ConfigError, Finding, FormatError, GeographyError, SchemaError
 from opendas.files.mdf.layout import Column, Layout, estimate_of_records, mdf_layout
-from opendas.files.parquet import open_parquet, reading
+from opendas.files.storage.parquet import open_parquet, reading
 from opendas.geography.frame import Frame
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product

@@ -18,7 +18,7 @@ from opendas.arrays import Ints
 from opendas.custody.folders import PARTIAL_SUFFIX, atomic_file, make_folder, remove_file
 from opendas.errors import ConfigError, EnvironmentFailure
 from opendas.files.mdf.layout import Column, Layout, mdf_layout, mdf_parts, record_counts, record_frame
-from opendas.files.parquet import ROW_GROUP, parquet_sink, text_column
+from opendas.files.storage.parquet import ROW_GROUP, parquet_sink, text_column
 from opendas.geography.frame import Frame
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product

@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 
 from opendas.arrays import Codes, Floats, Ints
 from opendas.errors import FormatError
-from opendas.files.addresses import RemotePath
-from opendas.files.parquet import one_array, open_parquet, reads_file, to_bytes
+from opendas.files.storage.addresses import RemotePath
+from opendas.files.storage.parquet import one_array, open_parquet, reads_file, to_bytes
 from opendas.schema.query_groups import QueryGroup
 
 log = logging.getLogger(__name__)

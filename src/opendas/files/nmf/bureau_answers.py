@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from opendas.arrays import Ints
 from opendas.errors import FormatError
-from opendas.files.addresses import RemotePath
 from opendas.files.nmf.bureau import BureauLevel, BureauRows, Progress, names_part
-from opendas.files.parquet import one_array, open_parquet, reading, reads_file
+from opendas.files.storage.addresses import RemotePath
+from opendas.files.storage.parquet import one_array, open_parquet, reading, reads_file
 from opendas.intervals.margins import MarginQuery
 from opendas.schema.query_groups import QueryGroup
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from opendas.arrays import Codes, Ints
 from opendas.constraints.table import PublicCounts
 from opendas.errors import ConfigError
-from opendas.files.parquet import bytes_column, text_column, write_batches
+from opendas.files.storage.parquet import bytes_column, text_column, write_batches
 from opendas.geography.spine import Spine
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.sampling.laws import DiscreteGaussian

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from opendas.arrays import Bools, Codes, Floats, Ints
 from opendas.errors import FormatError
-from opendas.files.parquet import one_array, open_parquet, read_metadata, reading, to_bytes
-from opendas.files.product_json import MOST_LISTED, product_from_json, product_to_json
+from opendas.files.nmf.product_json import MOST_LISTED, product_from_json, product_to_json
+from opendas.files.storage.parquet import one_array, open_parquet, read_metadata, reading, to_bytes
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism, noise_of
 from opendas.sampling.mechanisms import AnyNoise

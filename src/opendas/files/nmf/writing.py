@@ -14,7 +14,7 @@ import pyarrow as pa
 from opendas.arrays import Bools, Codes, Ints
 from opendas.errors import FormatError
 from opendas.files.nmf.reading import Answers
-from opendas.files.parquet import ParquetSink, bytes_column, parquet_sink, text_column
+from opendas.files.storage.parquet import ParquetSink, bytes_column, parquet_sink, text_column
 
 VALUES_PER_GROUP = 1 << 20
 """About so many values a row group, if the answers are full: what a task reads too much stays small."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from opendas.phsafe.model import Iteration
+from opendas.phsafe.inputs.levels import Iteration
 
 CHILDREN: Final = (25, 26, 27)
 """Own children of the householder."""

@@ -35,15 +35,15 @@ from opendas.arrays import Ints
 from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError, GeographyError
 from opendas.phsafe.inputs.codes import RELATIVES
 from opendas.phsafe.inputs.findings import InputFiles, Source, list_lines
+from opendas.phsafe.inputs.levels import PUERTO_RICO
 from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units
-from opendas.phsafe.model import PUERTO_RICO
 from opendas.readers.cef.records import PERSONS, UNITS, RecordLayout, Records, read_records
 from opendas.readers.columns.coding import whole_numbers
 from opendas.readers.columns.csv_parquet import column_names, read_batches
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.counting.entries import Lookup
 from opendas.readers.frame.grfc import OID_COLUMN
-from opendas.readers.paths import is_file, is_folder
+from opendas.readers.input.paths import is_file, is_folder
 
 _KEYS = (
     "per_dir",

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from opendas.custody.folders import write_atomic
 from opendas.errors import ConfigError, DataError, EnvironmentFailure, Finding, FormatError
-from opendas.phsafe.model import PUERTO_RICO, NoiseDistribution
+from opendas.phsafe.inputs.levels import PUERTO_RICO, NoiseDistribution
 from opendas.phsafe.tables import OUTPUTS, find_table
 
 

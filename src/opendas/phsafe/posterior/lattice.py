@@ -21,7 +21,7 @@ from scipy import fft
 
 from opendas.arrays import Floats
 from opendas.errors import ConfigError
-from opendas.phsafe.model import NoiseDistribution
+from opendas.phsafe.inputs.levels import NoiseDistribution
 
 _DROP = 40.0
 """Weights below exp(-40) of the largest are left out."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from opendas.arrays import Ints
 from opendas.errors import CheckFailed, ConfigError
-from opendas.phsafe.model import PUERTO_RICO, NoiseDistribution
+from opendas.phsafe.inputs.levels import PUERTO_RICO, NoiseDistribution
 from opendas.phsafe.posterior.averages import (
     AverageEstimates,
     Measured,

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from opendas.arrays import Bools
 from opendas.errors import ConfigError
+from opendas.phsafe.inputs.levels import LEVELS, Iteration, Level
 from opendas.phsafe.inputs.records import Persons, Units
-from opendas.phsafe.model import LEVELS, Iteration, Level
 
 Cells = npt.NDArray[np.int8]
 

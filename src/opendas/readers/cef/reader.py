@@ -21,16 +21,6 @@ from opendas.arrays import Bools, Ints
 from opendas.custody.stamps import POPULATED_LEAVES
 from opendas.errors import ConfigError, DataError, GeographyError, SchemaError
 from opendas.geography.frame import Frame, official_codes
-from opendas.readers.base import (
-    InputData,
-    MemoryTable,
-    Reader,
-    ReaderSpec,
-    Source,
-    census_kind,
-    refuse_to_open,
-    without_counts,
-)
 from opendas.readers.cef.dhc import UnitLevels, person_cells, unit_levels
 from opendas.readers.cef.records import (
     GQ_CODES,
@@ -48,6 +38,16 @@ from opendas.readers.counting.entries import Entries, Lookup
 from opendas.readers.frame.frame_file import CENSUS_UNITS
 from opendas.readers.frame.grfc import GrfcBlocks, read_blocks
 from opendas.readers.frame.units import check_units
+from opendas.readers.input.spec import (
+    InputData,
+    MemoryTable,
+    Reader,
+    ReaderSpec,
+    Source,
+    census_kind,
+    refuse_to_open,
+    without_counts,
+)
 from opendas.schema.dhc_persons import GQ_CODES as DETAILED
 from opendas.schema.dhc_persons import dhc_persons
 from opendas.schema.dhc_units import dhc_units, dhc_units_tenvacgq

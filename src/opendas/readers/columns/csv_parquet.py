@@ -30,8 +30,8 @@ from pyarrow import csv
 
 from opendas.arrays import Bools
 from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError, SchemaError
-from opendas.readers.base import MemoryTable, Source
 from opendas.readers.columns.findings import FindingLog
+from opendas.readers.input.spec import MemoryTable, Source
 
 SMALL = 1 << 24
 """Bytes that any member may have."""

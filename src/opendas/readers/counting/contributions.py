@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from opendas.arrays import Codes, Ints
 from opendas.errors import Finding
-from opendas.readers.base import SelectionKeys
 from opendas.readers.columns.findings import joined
 from opendas.readers.counting.entries import IN_MEMORY, SortedRuns
+from opendas.readers.input.spec import SelectionKeys
 from opendas.sampling.ordering import keep_at_most, keyed_labels, keyed_texts
 from opendas.schema.declarations import ContributionBound, Distinct
 

@@ -16,15 +16,6 @@ from opendas.arrays import Bools, Codes, Ints, sum_by_key
 from opendas.custody.stamps import DEMONSTRATION_FRAME, POPULATED_LEAVES
 from opendas.errors import ConfigError, DataError, Finding, GeographyError, PrivacyError, SchemaError
 from opendas.geography.frame import Frame
-from opendas.readers.base import (
-    CensusKind,
-    InputData,
-    ReaderSpec,
-    Source,
-    census_kind,
-    refuse_to_open,
-    without_counts,
-)
 from opendas.readers.columns.coding import Geocodes, positions_of, text_of, unit_ids
 from opendas.readers.columns.csv_parquet import Batch, no_rows, read_batches, shown_name
 from opendas.readers.columns.findings import FindingLog
@@ -40,6 +31,15 @@ from opendas.readers.frame.frame_file import (
     read_frame_file,
 )
 from opendas.readers.frame.units import add_units, check_units, derived_units, frame_findings, read_units
+from opendas.readers.input.spec import (
+    CensusKind,
+    InputData,
+    ReaderSpec,
+    Source,
+    census_kind,
+    refuse_to_open,
+    without_counts,
+)
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 

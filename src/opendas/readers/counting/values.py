@@ -12,11 +12,11 @@ import numpy as np
 
 from opendas.arrays import Ints
 from opendas.errors import DataError
-from opendas.readers.base import Source
 from opendas.readers.columns.coding import distinct_texts, whole_numbers
 from opendas.readers.columns.csv_parquet import Batch, no_rows, read_batches, shown_name
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.counting.tally import MAX_TOTAL, exact_sum
+from opendas.readers.input.spec import Source
 
 Value = tuple[str, ...]
 

@@ -22,7 +22,6 @@ from opendas.arrays import Bools, Codes
 from opendas.custody.folders import at_once
 from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError, GeographyError
 from opendas.geography.frame import ENTITY_CATEGORIES, Frame
-from opendas.readers.base import FRAME_FROM_RECORDS, InputData, Reader, ReaderSpec, Source
 from opendas.readers.columns.area_codes import national_codes
 from opendas.readers.columns.coding import (
     BLOCK_COLUMNS,
@@ -42,7 +41,8 @@ from opendas.readers.columns.csv_parquet import (
 from opendas.readers.columns.findings import FindingLog, Origin, report_rows
 from opendas.readers.frame.frame_file import hierarchy
 from opendas.readers.frame.grfc import AREA_COLUMNS, OID_COLUMN, read_blocks
-from opendas.readers.paths import expand_paths
+from opendas.readers.input.paths import expand_paths
+from opendas.readers.input.spec import FRAME_FROM_RECORDS, InputData, Reader, ReaderSpec, Source
 from opendas.readers.pl94.header import block_geocodes
 from opendas.readers.pl94.reader import VINTAGES
 from opendas.readers.pl94.segments import read_members

@@ -26,11 +26,11 @@ from opendas.geography.frame import (
     LevelRule,
     official_codes,
 )
-from opendas.readers.base import FRAME_FROM_RECORDS, ReaderSpec, Source, census_kind
 from opendas.readers.columns.coding import geocodes_of, text_of, whole_numbers
 from opendas.readers.columns.csv_parquet import PUBLIC_ROWS, column_names, no_rows, read_batches
 from opendas.readers.columns.findings import FindingLog, Origin, joined, report_rows
 from opendas.readers.frame.grfc import OID_COLUMN, read_blocks
+from opendas.readers.input.spec import FRAME_FROM_RECORDS, ReaderSpec, Source, census_kind
 
 
 @dataclass(slots=True, eq=False, repr=False)

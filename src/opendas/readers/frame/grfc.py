@@ -13,7 +13,6 @@ import numpy as np
 
 from opendas.arrays import Codes, Ints
 from opendas.errors import GeographyError
-from opendas.readers.base import Source
 from opendas.readers.columns.area_codes import national_codes
 from opendas.readers.columns.coding import (
     BLOCK_COLUMNS,
@@ -25,6 +24,7 @@ from opendas.readers.columns.coding import (
 )
 from opendas.readers.columns.csv_parquet import Batch, column_names, no_rows, read_batches
 from opendas.readers.columns.findings import FindingLog, Origin, report_rows
+from opendas.readers.input.spec import Source
 
 OID_COLUMN = "OIDTABBLK"
 """Column of the GRF-C that the field OIDTB of a unit points to."""

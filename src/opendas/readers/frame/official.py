@@ -12,11 +12,11 @@ import pyarrow as pa
 from opendas.arrays import Codes, Ints
 from opendas.errors import FormatError, GeographyError
 from opendas.files.official_areas import HEADER_FIELDS, OfficialAreas
-from opendas.files.parquet import bytes_column
+from opendas.files.storage.parquet import bytes_column
 from opendas.geography.frame import Frame
-from opendas.readers.base import ReaderSpec
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.frame.block_assignment import known_blocks
+from opendas.readers.input.spec import ReaderSpec
 from opendas.readers.pl94.header import (
     Header,
     area_names,

@@ -14,11 +14,11 @@ import numpy.typing as npt
 from opendas.arrays import Bools, Codes, Ints
 from opendas.errors import ConfigError, DataError, Finding, FormatError, GeographyError
 from opendas.geography.frame import Frame
-from opendas.readers.base import CensusKind, ReaderSpec, UnitsSpec
 from opendas.readers.columns.coding import geocodes_of, is_repeated, positions_of, whole_numbers
 from opendas.readers.columns.csv_parquet import PUBLIC_ROWS, column_names, no_rows, read_batches
 from opendas.readers.columns.findings import FindingLog, Origin, joined, report_rows
 from opendas.readers.frame.frame_file import CENSUS_UNITS, LeafColumns, unit_names
+from opendas.readers.input.spec import CensusKind, ReaderSpec, UnitsSpec
 from opendas.schema.declarations import Bound
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product

@@ -20,8 +20,8 @@ from opendas.errors import ConfigError, DataError, Finding, FormatError, Geograp
 from opendas.files.official_areas import HEADER_FIELDS
 from opendas.files.pl94_layout import KEY_FIELDS, cell_names
 from opendas.geography.frame import GQ_COLUMNS, Frame, official_codes
-from opendas.readers.base import CensusKind, InputData, MemoryTable, Reader, ReaderSpec, census_kind
 from opendas.readers.columns.findings import FindingLog
+from opendas.readers.input.spec import CensusKind, InputData, MemoryTable, Reader, ReaderSpec, census_kind
 from opendas.readers.pl94.header import (
     Header,
     area_names,

@@ -22,27 +22,27 @@ from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table, invariant_geolevels
 from opendas.custody.stamps import DEMONSTRATION_FRAME, DOMAIN_FROM_RECORDS
 from opendas.errors import ConfigError, FormatError
-from opendas.files.addresses import located
 from opendas.files.mdf.reading import stamps_beside
 from opendas.files.nmf.bureau import is_bureau_folder
 from opendas.files.nmf.bureau_tree import BureauFile
 from opendas.files.nmf.public_totals import PublicTotals
 from opendas.files.release_folder import ReleaseFolder, list_of_files, release_path, tie_to
+from opendas.files.storage.addresses import located
 from opendas.geography.frame import Frame
 from opendas.geography.recipe import Recipe
 from opendas.geography.spine import Spine, SpineLevel
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.readers.base import PUBLISHED, ReaderSpec, census_kind
 from opendas.readers.columns.csv_parquet import column_names
 from opendas.readers.frame.frame_file import hierarchy, read_frame_file
 from opendas.readers.frame.official import places_of_blocks, with_headers
+from opendas.readers.input.spec import PUBLISHED, ReaderSpec, census_kind
 from opendas.readers.pl94.reader import official_reader
 from opendas.readers.public_totals import read_public_totals
 from opendas.runs.borrowed.budget import StatedBudget, implied_budget
 from opendas.runs.config.resolve import Resolved, refuse_posterior
+from opendas.runs.context.run import Run, load
 from opendas.runs.prepare import check_rules, tie_constraints
-from opendas.runs.run import Run, load
 from opendas.schema.declarations import Invariant, PublishedFile
 from opendas.schema.pl94 import pl94_persons
 from opendas.schema.product import Product

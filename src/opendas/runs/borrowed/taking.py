@@ -28,10 +28,10 @@ from opendas.readers.frame.official import official_areas
 from opendas.runs.act import open_act
 from opendas.runs.borrowed.run import BorrowedRun, borrow_together
 from opendas.runs.config.released import released_toml
+from opendas.runs.context.workspace import RunState, Workspace
 from opendas.runs.finished_release import Release
 from opendas.runs.options import Progress, RunOptions
 from opendas.runs.release import estimate
-from opendas.runs.workspace import RunState, Workspace
 from opendas.schema.declarations import PUBLISHED_LIST
 from opendas.version import __version__
 

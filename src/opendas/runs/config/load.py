@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from opendas.custody.folders import at_once
 from opendas.errors import ConfigError, EnvironmentFailure, Finding
-from opendas.files.remote import PASSWORD_RULE, holds_password
+from opendas.files.storage.remote import PASSWORD_RULE, holds_password
 from opendas.runs.config.lines import Path as KeyPath
 from opendas.runs.config.lines import line_of, scan_lines
 from opendas.runs.config.model import RunFile, Section, freeze

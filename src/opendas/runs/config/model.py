@@ -25,13 +25,13 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from opendas.errors import ConfigError
-from opendas.files.remote import RemoteAddress
+from opendas.files.storage.remote import RemoteAddress
 from opendas.geography.frame import CENSUS_GEOLEVELS, ENTITY_CATEGORIES
 from opendas.geography.recipe import BLOCK_GROUP_RULES, NAMED_SPINES, SpineStep
 from opendas.geography.tract_groups import METHODS
 from opendas.parts import ESTIMATORS, MECHANISMS, names_of_parts
 from opendas.privacy.exact import parse_fraction
-from opendas.readers.base import FRAME_FROM_RECORDS, MemoryTable
+from opendas.readers.input.spec import FRAME_FROM_RECORDS, MemoryTable
 from opendas.runs.config.words import LONGEST, is_one_line, nearest
 from opendas.sampling.mechanisms import OWN_MECHANISMS
 from opendas.schema.declarations import ContributionBound, Distinct

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field, StringConstraints
 
 from opendas.errors import ConfigError, Finding
-from opendas.readers.paths import is_file
+from opendas.readers.input.paths import is_file
 from opendas.runs.config.lines import Path as KeyPath
 from opendas.runs.config.lines import line_of
 from opendas.runs.config.load import config_error, parse_document, parse_toml, read_text

@@ -17,7 +17,7 @@ from opendas.errors import FormatError
 from opendas.geography.recipe import NAMED_SPINES, Recipe, SpineStep, recipe_levels, stand_ins
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.readers.base import FRAME_FROM_RECORDS, PUBLISHED, ReaderSpec, census_kind
+from opendas.readers.input.spec import FRAME_FROM_RECORDS, PUBLISHED, ReaderSpec, census_kind
 from opendas.runs.config.model import BUILT_IN_PRODUCTS, StageSection, freeze
 from opendas.runs.config.product_file import earlier_stages, pass_table
 from opendas.runs.config.resolve import Resolved

@@ -14,12 +14,19 @@ from opendas.custody.folders import sha256_file
 from opendas.custody.protected_units import unit_of_column
 from opendas.errors import BudgetError, ConfigError, PrivacyError
 from opendas.files.release_folder import release_path, tie_to
-from opendas.files.remote import RemoteAddress, RemoteInput
+from opendas.files.storage.remote import RemoteAddress, RemoteInput
 from opendas.geography.frame import ENTITY_CATEGORIES, LevelRule
 from opendas.geography.recipe import Recipe, recipe_levels, stand_ins
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.readers.base import FRAME_FROM_RECORDS, MemoryTable, ReaderSpec, Source, UnitsSpec, census_kind
-from opendas.readers.paths import expand_paths, is_file
+from opendas.readers.input.paths import expand_paths, is_file
+from opendas.readers.input.spec import (
+    FRAME_FROM_RECORDS,
+    MemoryTable,
+    ReaderSpec,
+    Source,
+    UnitsSpec,
+    census_kind,
+)
 from opendas.runs.config.model import (
     BUILT_IN_PRODUCTS,
     CENSUS_READERS,

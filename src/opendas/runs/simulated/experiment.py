@@ -23,9 +23,9 @@ from opendas.errors import ConfigError, EnvironmentFailure
 from opendas.geography.frame import Frame
 from opendas.metrics.errors import level_errors, levels_of, project, summary
 from opendas.privacy.exact import format_fraction
-from opendas.runs.account import note_reading, tagger_of
 from opendas.runs.config.words import checked_line
-from opendas.runs.run import Run
+from opendas.runs.context.account import note_reading, tagger_of
+from opendas.runs.context.run import Run
 from opendas.runs.simulated.finished import FinishedRuns, belongs_to
 from opendas.runs.simulated.simulation import Simulation
 from opendas.schema.histogram import Histogram
@@ -40,7 +40,7 @@ over geounits; the root of the mean squared error of a single count; quantiles o
 
 Number = str | int | Fraction
 Plan = str | Mapping[str, Any] | None
-"""As :meth:`opendas.runs.run.Run.with_` takes it; None for that of the run."""
+"""As :meth:`opendas.runs.context.run.Run.with_` takes it; None for that of the run."""
 
 Row = tuple[str, str, str, int, float]
 """Geolevel, query group, metric, geounits, value."""
@@ -153,7 +153,7 @@ def experiment(
     estimators : sequence of str or Estimator, optional
         Names, or objects of your own class. By default, the run's.
     plans : mapping of name to plan, or sequence of preset, optional
-        As :meth:`opendas.runs.run.Run.with_` takes them; None is the run's plan.
+        As :meth:`opendas.runs.context.run.Run.with_` takes them; None is the run's plan.
     entities : bool
         Also report errors at places, school districts and other entity categories.
     source : str, optional

@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 
 from opendas.custody.folders import write_atomic
 from opendas.errors import ConfigError
-from opendas.readers.base import MemoryTable
-from opendas.runs.run import Run
+from opendas.readers.input.spec import MemoryTable
+from opendas.runs.context.run import Run
 from opendas.version import __version__
 
 Result = TypeVar("Result")

@@ -28,9 +28,9 @@ from opendas.errors import EnvironmentFailure
 from opendas.geography.spine import Spine
 from opendas.measurement.noisy import measured_levels
 from opendas.measurement.plan import MeasurementPlan
+from opendas.runs.context.run import Run
 from opendas.runs.progress.clock import size_text
 from opendas.runs.progress.processes import available_memory_mb
-from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 from opendas.topdown.family_data import FamilyData

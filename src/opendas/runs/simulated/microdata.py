@@ -17,7 +17,6 @@ import numpy as np
 from opendas.arrays import Codes
 from opendas.custody.folders import make_folder
 from opendas.errors import ConfigError
-from opendas.files.addresses import RemotePath, copied, located
 from opendas.files.area_files import areas_of
 from opendas.files.replicate_files import (
     About,
@@ -27,13 +26,14 @@ from opendas.files.replicate_files import (
     replicate_sink,
     write_replicate,
 )
+from opendas.files.storage.addresses import RemotePath, copied, located
 from opendas.geography.frame import Frame, official_codes
 from opendas.intervals.laws import exact_level
 from opendas.readers.columns.csv_parquet import column_names
+from opendas.readers.input.paths import expand_paths, is_data
 from opendas.readers.microdata import products_of, public_microdata
-from opendas.readers.paths import expand_paths, is_data
 from opendas.readers.registry import make_reader
-from opendas.runs.run import Run, load
+from opendas.runs.context.run import Run, load
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 from opendas.tables.cells import product_table

@@ -19,7 +19,7 @@ from opendas.errors import ConfigError
 from opendas.gls.model import TreeModel
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.noisy import measured_levels
-from opendas.runs.run import Run
+from opendas.runs.context.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.topdown.family_data import LevelRules
 

@@ -17,7 +17,7 @@ from opendas.budget.resolve import BudgetSpec
 from opendas.errors import OpendasError
 from opendas.privacy.exact import format_fraction
 from opendas.runs.config.model import BUILT_IN_PRODUCTS
-from opendas.runs.run import Run
+from opendas.runs.context.run import Run
 from opendas.schema.attributes import Schema
 
 MANY, FEW = 0.25, 0.1

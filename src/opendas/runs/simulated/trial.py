@@ -19,7 +19,7 @@ from opendas.demo.synthetic_counts import synthetic_counts
 from opendas.errors import ConfigError, OpendasError
 from opendas.metrics.errors import LevelErrors, level_errors, query_rows
 from opendas.runs.config.model import BUILT_IN_PRODUCTS
-from opendas.runs.run import Run
+from opendas.runs.context.run import Run
 from opendas.runs.simulated.forecast import MANY_CELLS, RECORDS, expected_support, timed
 from opendas.runs.simulated.simulation import Simulation
 from opendas.schema.histogram import Histogram

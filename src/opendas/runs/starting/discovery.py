@@ -26,7 +26,7 @@ from opendas.privacy.exact import canonical_json, format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.readers.counting.others import other_leaf
 from opendas.readers.counting.values import Value, count_values
-from opendas.runs.account import InputTagger, check_given, find_book
+from opendas.runs.context.account import InputTagger, check_given, find_book
 from opendas.runs.starting.guess import OTHER, TableGuess, in_order
 from opendas.schema.provenance import Discovery
 from opendas.version import __version__

@@ -22,11 +22,11 @@ from opendas.files.mdf.unit_types import UnitTypes
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.measurement.protection import ProtectionMap
 from opendas.parts import ESTIMATORS, MECHANISMS
-from opendas.readers.base import FRAME_FROM_RECORDS
+from opendas.readers.input.spec import FRAME_FROM_RECORDS
 from opendas.report.certificate import CERTIFICATE, ReleasedFile, build_certificate, certificate_bytes
 from opendas.report.facts import RunFacts
-from opendas.runs.facts import measured_facts
-from opendas.runs.run import Run, released_run
+from opendas.runs.context.facts import measured_facts
+from opendas.runs.context.run import Run, released_run
 from opendas.topdown.model import OWN_ESTIMATORS
 from opendas.verify.check import differing, first_few, require
 from opendas.version import __version__

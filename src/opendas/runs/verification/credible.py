@@ -30,7 +30,7 @@ from opendas.files.release_folder import ReleasedProduct
 from opendas.geography.frame import Grouping
 from opendas.intervals.answers import Areas
 from opendas.intervals.laws import confidence_level
-from opendas.runs.run import released_run
+from opendas.runs.context.run import released_run
 from opendas.runs.verification.estimate import estimate_again
 from opendas.tables.counting import count_areas
 from opendas.tables.interval_tables import INTERVAL_SCHEMA, MeasuredProduct

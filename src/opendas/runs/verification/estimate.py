@@ -26,12 +26,12 @@ from opendas.engines.work import Worker
 from opendas.errors import CheckFailed, ConfigError
 from opendas.files.geography_files import read_constraint_table
 from opendas.files.mdf.unit_types import UnitTypes
-from opendas.files.parquet import open_parquet
 from opendas.files.release_folder import ReleasedProduct
 from opendas.files.replicate_files import REPLICATES, ReplicateFile
+from opendas.files.storage.parquet import open_parquet
 from opendas.measurement.noisy import measured_levels
 from opendas.parts import Origin
-from opendas.runs.run import Run, released_run
+from opendas.runs.context.run import Run, released_run
 from opendas.runs.simulated.replicates import Base, check_earlier, draw_replicates
 from opendas.schema.histogram import Histogram
 from opendas.topdown.family_data import Estimator
@@ -140,7 +140,7 @@ def estimate_again(
 ) -> Estimation:
     """Estimate a run from the measurements, constraints and spine of a release.
 
-    - `run`: as :func:`opendas.runs.run.released_run` returns it.
+    - `run`: as :func:`opendas.runs.context.run.released_run` returns it.
     - `folder`: for results of tasks: noisy and estimated values, public as the release itself.
     - `fits`: in place of the run's, with the same answers.
     """

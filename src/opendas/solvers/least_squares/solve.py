@@ -26,7 +26,6 @@ from dataclasses import replace
 import numpy as np
 
 from opendas.arrays import Floats
-from opendas.solvers.conflict import conflict
 from opendas.solvers.least_squares.clarabel import program, solve_program
 from opendas.solvers.least_squares.direct import LARGE, Direct, solve_direct
 from opendas.solvers.least_squares.paired import PairedCurvature
@@ -36,6 +35,7 @@ from opendas.solvers.least_squares.steps import solve_by_steps
 from opendas.solvers.least_squares.structured import find_structure, solve_structured
 from opendas.solvers.least_squares.transport import project_transport
 from opendas.solvers.problem.certificate import Multipliers, certify, gradients
+from opendas.solvers.problem.conflict import conflict
 from opendas.solvers.problem.partition import as_fixed_rows, as_groups, fixed_contradiction
 from opendas.solvers.problem.problem import GENERAL_SOLVER, ConstraintRow, FamilyProblem, Solution, Status
 

@@ -12,8 +12,8 @@ import scipy  # its optimize, a third of the time of all imports, loads when it 
 import scipy.sparse as sp
 
 from opendas.arrays import Floats, Ints
+from opendas.arrays.quiet import chatter_to_stderr
 from opendas.errors import InfeasibleFamily, SolverFailure
-from opendas.solvers.quiet import chatter_to_stderr
 from opendas.solvers.rounding import snapping
 from opendas.solvers.rounding.kernels import broken_groups, broken_joint, mix_all
 from opendas.solvers.rounding.problem import RoundingNames, RoundingProblem, RoundingResult

@@ -1,4 +1,4 @@
-"""The execution backend of a run: this machine, or Spark. The release is the same."""
+"""Workers of one machine as the execution backend of a run, whose counts stand in this process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
 
 from opendas.constraints.table import ConstraintTable
 from opendas.custody.folders import write_atomic
@@ -19,11 +18,8 @@ from opendas.files.mdf.writing import PartFile
 from opendas.geography.spine import Spine
 from opendas.gls.model import TreeModel
 from opendas.measurement.plan import MeasurementPlan
-from opendas.readers.base import InputData, ReaderSpec
+from opendas.readers.input.spec import InputData, ReaderSpec
 from opendas.readers.registry import make_reader
-
-if TYPE_CHECKING:
-    from opendas.engines.spark.backend import SparkBackend
 
 
 class LocalBackend:
@@ -84,27 +80,3 @@ class LocalBackend:
     def draw(self, source: KeyedSource, counts: ExactCounts, folder: Path, spine: Spine) -> Draw:
         """Draw in this process."""
         return partial(draw_here, source, counts, spine)
-
-
-Backend: TypeAlias = "LocalBackend | SparkBackend"
-"""Reads, counts and works for a run."""
-
-
-@contextmanager
-def open_backend(
-    engine: str, master: str | None, workers: int | None, folder: Path, *, warm: bool = True
-) -> Iterator[Backend]:
-    """Open the execution backend of a run.
-
-    - `engine`: ``local`` or ``spark``.
-    - `folder`: of the run, under ``state/`` of the output.
-    - `warm`: whether workers will be needed, so that they may be started early.
-    """
-    if engine == "local":
-        with LocalBackend(workers, warm=warm) as backend:
-            yield backend
-        return
-    from opendas.engines.spark.backend import open_on_spark
-
-    with open_on_spark(folder, master, workers) as on_spark:
-        yield on_spark

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from opendas.arrays import Codes
 from opendas.custody.folders import atomic_file
 from opendas.errors import DataError, EnvironmentFailure, FormatError
-from opendas.files.addresses import RemotePath
+from opendas.files.storage.addresses import RemotePath
 from opendas.privacy.exact import canonical_json
 
 P = ParamSpec("P")

@@ -37,7 +37,7 @@ from opendas.phsafe.inputs.findings import MOST_LINES, InputFiles, Source
 from opendas.phsafe.inputs.linking import BUCKETS, Linked, bucket_digests, canonical_bytes, link
 from opendas.phsafe.inputs.read_csv import KINDS
 from opendas.phsafe.inputs.records import Inputs
-from opendas.phsafe.spark.rows import BROKEN, ROW_TYPES, ReadLines, TextFile, find_files, gather
+from opendas.phsafe.spark_rows import BROKEN, ROW_TYPES, ReadLines, TextFile, find_files, gather
 from opendas.phsafe.tables import Table
 from opendas.phsafe.validate import Validation, validate
 

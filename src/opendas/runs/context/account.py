@@ -20,8 +20,8 @@ from opendas.custody.ledger_lines import LedgerAct
 from opendas.custody.run_key import RunKey
 from opendas.engines.truth import input_tag
 from opendas.errors import ConfigError, PrivacyError
-from opendas.readers.base import InputData
-from opendas.runs.workspace import book_in, read_state
+from opendas.readers.input.spec import InputData
+from opendas.runs.context.workspace import book_in, read_state
 
 
 class InputTagger:

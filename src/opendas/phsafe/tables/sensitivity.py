@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from opendas.custody.ledger_entries import INFINITE, Loss
 from opendas.errors import BudgetError, ConfigError
-from opendas.phsafe.model import Level
+from opendas.phsafe.inputs.levels import Level
 from opendas.phsafe.tables import Kind, Table
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours

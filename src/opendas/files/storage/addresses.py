@@ -1,8 +1,8 @@
 """Files at addresses as paths: what reads a folder of this machine reads one of a store or a web site.
 
-Apart from :mod:`opendas.files.remote`, which copies whole files: here only the parts are fetched that are
-read. ``s3``, ``gs``, ``abfss``, ``hdfs`` and ``file`` are file systems of Arrow; ``http`` and ``https`` need
-a server that lists folders in a page of links, and that sends parts of files.
+Apart from :mod:`opendas.files.storage.remote`, which copies whole files: here only the parts are fetched that
+are read. ``s3``, ``gs``, ``abfss``, ``hdfs`` and ``file`` are file systems of Arrow; ``http`` and ``https``
+need a server that lists folders in a page of links, and that sends parts of files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote, unquote
 
 from opendas.errors import ConfigError, EnvironmentFailure
-from opendas.files.remote import PASSWORD_RULE, failures_at, holds_password
+from opendas.files.storage.remote import PASSWORD_RULE, failures_at, holds_password
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # two letters at least: one may be a drive
 _OPTIONS = re.compile(r"\?[^/]*")

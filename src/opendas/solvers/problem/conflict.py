@@ -29,9 +29,9 @@ import scipy  # its optimize, a third of the time of all imports, loads when it 
 from scipy import sparse
 
 from opendas.arrays import Bools, Floats, Ints
+from opendas.arrays.quiet import chatter_to_stderr
 from opendas.errors import EstimationError
 from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem
-from opendas.solvers.quiet import chatter_to_stderr
 
 NO_LIMIT = 1 << 61
 """An upper bound from here on is none."""

@@ -24,8 +24,8 @@ from opendas.parts import Origin
 from opendas.report.certificate import issue, read_account, read_runs
 from opendas.report.facts import RunFacts
 from opendas.report.pyramids import pyramids
-from opendas.runs.account import account_facts
-from opendas.runs.run import Run
+from opendas.runs.context.account import account_facts
+from opendas.runs.context.run import Run
 from opendas.schema.attributes import label_runs
 from opendas.schema.declarations import MAX_PEOPLE_PER_UNIT
 from opendas.schema.histogram import Histogram

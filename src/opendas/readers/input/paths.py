@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 
 from opendas.errors import ConfigError
-from opendas.files.remote import RemoteAddress
+from opendas.files.storage.remote import RemoteAddress
 
 _SUFFIXES = (".zip", ".parquet", ".pq", ".csv", ".csv.gz", ".txt", ".txt.gz", ".psv", ".psv.gz")
 

@@ -32,15 +32,15 @@ from opendas.intervals.expected_margins import MOST_CELLS
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.exact import format_fraction
-from opendas.readers.base import InputData, MemoryTable, Reader
+from opendas.readers.input.spec import InputData, MemoryTable, Reader
 from opendas.readers.registry import make_reader
-from opendas.runs.account import note_reading, tagger_of
 from opendas.runs.config.load import load_run_file, parse_document
 from opendas.runs.config.model import BudgetSection, RunFile, RunSection
 from opendas.runs.config.product_file import declare_product
 from opendas.runs.config.released import read_released, released_toml
 from opendas.runs.config.resolve import Resolved, resolve
-from opendas.runs.machine import check_cells
+from opendas.runs.context.account import note_reading, tagger_of
+from opendas.runs.context.machine import check_cells
 from opendas.sampling.mechanisms import find_mechanism, is_stated
 from opendas.schema.product import Product
 from opendas.topdown.family_data import LevelRules

@@ -16,10 +16,10 @@ from typing import Any
 
 from opendas.custody.ledger import Ledger
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
+from opendas.runs.context.workspace import RunState, book_in, read_state
 from opendas.runs.progress.clock import StageSpeed
 from opendas.runs.progress.log import LogFile, read_log
 from opendas.runs.progress.processes import is_alive, memory_mb
-from opendas.runs.workspace import RunState, book_in, read_state
 
 _PARTS = "*.part"
 _INTERRUPTED = 130

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from opendas.errors import Finding, PrivacyError
-from opendas.files.remote import RemoteInput
+from opendas.files.storage.remote import RemoteInput
 from opendas.geography.frame import Frame, LevelRule
 from opendas.schema.declarations import ContributionBound
 from opendas.schema.histogram import Histogram

@@ -1,0 +1,1 @@
+"""Where files are: in folders and at addresses, and Parquet."""

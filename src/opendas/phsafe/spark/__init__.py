@@ -1,1 +1,0 @@
-"""Counting on Spark: the same functions as in one process, on complete households in each partition."""

@@ -1,0 +1,1 @@
+"""What a reader is told and what it returns, and the paths of its files."""
