@@ -183,8 +183,10 @@ def guess_table(
     uppers = _upper_columns(columns, geocode, declared)
     unread = {geocode, *uppers}
     rest = [column for name, column in columns.items() if name not in unread]
-    free = [column for column in rest if column.name not in (declared.attributes or ())]
-    count = _count(free) if declared.count is None else declared.count or None
+    count = declared.count or None
+    if declared.count is None:
+        guessed = _count(rest)
+        count = None if guessed in (declared.attributes or ()) else guessed
     taken = _attributes(rest, count, declared)
     key = [columns[geocode], *taken]
     if declared.count is None and count is not None and not _differ(key):
