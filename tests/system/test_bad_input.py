@@ -988,6 +988,35 @@ def test_constraints_that_nothing_satisfies(mini: Path, capsys: Capture) -> None
     assert "total@region" in said
 
 
+def test_plan_refuses_what_a_run_refuses_whatever_its_records_are(
+    mini: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """With the same exit code and words; but in a contradiction, a run may also name exact counts."""
+    monkeypatch.setattr("opendas.topdown.checks.LARGEST_WRITTEN", 3)
+    no_cell = ('"kind * minor" = "1/4", detailed = "1/2"', 'kind = "1/4", age = "1/2"')
+    divided = ("[geography]", '[geography]\nspine = [{ step = "aian", level = "region" }]')
+    asked = '[[bounds]]\nquery = "minor"\ncell = "minor"\ncolumn = "homes"\nlower = 900000\nupper = 900000\n'
+    for name, old, new, expected, said in (
+        ("run.toml", "[passes]", '[passes]\nrounder = { "*" = [["kind", "age"], ["detailed"]] }', 2, "cross"),
+        ("run.toml", *no_cell, 2, "no query group asks every cell"),
+        ("run.toml", *divided, 2, "roots hold a total together"),
+        ("product.toml", "[[bounds]]", asked + "[[bounds]]", 5, "no table of counts"),
+    ):
+        write_mini(mini, more="[passes]")
+        lines = Path("frame.csv").read_text().splitlines()  # every other block lies in a reservation
+        areas = ("aianhh", *("0001" if number % 2 else "" for number in range(len(lines) - 1)))
+        lines = [f"{line},{area}\n" for line, area in zip(lines, areas, strict=True)]
+        Path("frame.csv").write_text("".join(lines))
+        change(name, old, new)
+        code, told = refused(capsys, *RUN)
+        assert (code, said in told) == (expected, True), told
+        assert not Path("out/ledger.jsonl").exists()
+        refusal = told[told.index("opendas: ") :]
+        code, told = refused(capsys, "plan", "run.toml")
+        assert (code, said in told) == (expected, True), told
+        assert expected == 5 or told[told.index("opendas: ") :] == refusal
+
+
 # Phases, formats and readers of others ----------------------------------------------------------------------
 
 

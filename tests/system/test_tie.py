@@ -342,6 +342,10 @@ def test_a_real_run_is_not_tied_to_a_seeded_release(
     assert code == 4
     assert "is stamped NOT FOR RELEASE" in " ".join(text.split())
     assert not (tmp_path / "real/release").exists()
+    for run, seed in ((path, True), (world / "tied.toml", False)):
+        code, text = opendas("plan", run)
+        said = "a run with a secret key refuses the tie" in " ".join(text.split())
+        assert (code, said) == (0, seed), text
     words = ("run", path, "--out", tmp_path / "test")
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "save", _stop)
@@ -632,6 +636,8 @@ def test_units_that_cannot_be_are_refused(
     assert found == code, said
     assert expected in " ".join(said.split())
     assert not (tmp_path / "out/release").exists()
+    found, said = opendas("plan", tmp_path / "typed-run.toml")
+    assert (found, expected in " ".join(said.split())) == (code, True), said
 
 
 def test_each_replicate_is_tied_to_one_of_the_earlier_release(world: Path, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from opendas.report.views import plural
 from opendas.runs.context.facts import noise_rows
 from opendas.runs.context.run import Run
 from opendas.runs.options import RunOptions
+from opendas.runs.prepare import check_without_records
 from opendas.runs.simulated.forecast import Forecast, forecast_run, measure_small_run
 from opendas.runs.simulated.sparse import sparse_warning
 from opendas.runs.simulated.trial import OtherEstimator, Trial, Tried, other_estimator
@@ -180,8 +181,10 @@ def make_plan(run: Run, records: float | None = None) -> PlanTable:
 
     `records`: about how many records there are, for trials; by default 45 a leaf, or 2.3 people a home.
 
-    Raises `PrivacyError` if exact facts leave nothing to protect.
+    Raises what the run would raise before a draw, whatever its records are; `PrivacyError` if exact facts
+    leave nothing to protect.
     """
+    check_without_records(run)
     plan, protection = run.plan, protection_of(run.protection)
     error, large = expected_total(plan), run.product.schema.size > MOST_CELLS
     expected = (*expected_rows(error, run.frame), *(margin_rows(plan, run.frame) if large else ()))
@@ -261,6 +264,12 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
         yield (
             f"the domain was found privately: rho = {rho} and delta = {float(found.delta):g} are added to "
             "the totals of the certificate."
+        )
+    tied = plan.product.tied
+    if tied is not None and any(act.loss is None for act in tied.acts):
+        yield (
+            f"the release of {tied.product} that this run is tied to was made with a seed: a run with a "
+            "secret key refuses the tie."
         )
     if run.resolved.failsafe:
         yield "the failsafe is on: an infeasible family relaxes its parent, and the report says so."

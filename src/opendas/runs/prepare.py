@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+
 from opendas.budget.allocation import Budget
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table
@@ -34,6 +36,7 @@ from opendas.runs.context.workspace import RunState
 from opendas.runs.options import RunOptions
 from opendas.runs.simulated.forecast import check_families, check_room, forecast_run
 from opendas.runs.simulated.sparse import sparse_warning
+from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 from opendas.schema.provenance import Domain, Provenance
 from opendas.topdown.checks import check_roots
@@ -155,6 +158,29 @@ def check_rules(run: Run, constraints: ConstraintTable) -> None:
         looked_at.add(form)
     roots = -1 if run.resolved.estimator == "block-by-block" else 0
     check_roots(workload, every_rule[roots], constraints.levels[roots])
+
+
+def check_without_records(run: Run) -> None:
+    """Refuse what a run refuses whatever its records are, without reading any.
+
+    The public counts are those of the frame and of the release that the run is tied to. Of what is exact in
+    the records the form decides, not the counts: those of an input without records stand for it.
+    """
+    product, spine = run.product, run.spine
+    public = replace(product, invariants=())
+    known = tie_constraints(run, bound_table(public, run.frame, spine, {}), seeded=True)
+    check_feasible(public, spine, with_prior_table(run, known))
+    none = np.zeros(0, dtype=np.int64)
+    empty = Histogram.from_entries(none, none, none, shape=(len(spine.leaf), product.schema.size))
+    constraints = bound_table(product, run.frame, spine, declared_invariants(product, empty, spine))
+    # The companion is measured first, and this product is tied to what comes of it.
+    tie = product.tied if product.companion is None else product.tie
+    if tie is not None:
+        query = product.workload.group(tie.query)
+        sums = empty.recoded(query.row_of_cell, query.size)
+        constraints = constraints.tied_to(tie.product, query, sums, spine)
+    check_rules(run, constraints)
+    check_mdf(product, run.frame)
 
 
 def tie_constraints(run: Run, constraints: ConstraintTable, *, seeded: bool) -> ConstraintTable:
