@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
@@ -439,3 +440,25 @@ def test_a_row_is_worse_where_its_error_grew_beyond_what_seeds_do(script) -> Non
     counts, worse = rows.verdicts("units", found)
     assert counts == [("other", 9, 1, 1, 0)]
     assert worse == []
+
+
+def test_errors_stand_beside_noise_and_published_figures(script, tmp_path: Path) -> None:
+    """Noise alone: of 2 rows with variance 1 in three geounits, with variance 4 in one, none in the fifth."""
+    module = script("dhc_errors")
+    shares = ((3, 1.0), (1, 4.0), (1, None))
+    rows = [
+        {"geolevel": "county", "query": "sex", "cells": 2, "geounits": geounits, "variance": variance}
+        for geounits, variance in shares
+    ]
+    noise = module.noise_of({"rows": rows})
+    assert noise["county", "sex"] == pytest.approx(2 * (3 + 2) / 4 * math.sqrt(2 / math.pi))
+    ages = [{"geolevel": "block", "measure": "under 5", "mean_abs_error": 3.0}]
+    found = [{"geolevel": "county", "query": "sex", "mean_abs_error": 1.5}]
+    ours = module.errors_of({"rows": found, "by_age_and_sex": ages})
+    assert module.table(ours, noise).splitlines()[2:] == ["| sex | 1.5 (2.0) | – |", "| under 5 | – | 3.0 |"]
+    published = tmp_path / "errors.csv"
+    published.write_text("geolevel,measure,mean_abs_error\nblock,under 5,2\n")
+    assert module.beside(ours, published).splitlines()[2:] == ["| block | under 5 | 3.00 | 2.00 | 1.50 |"]
+    published.write_text("geolevel,measure,mean_abs_error\ntract,under 5,2\n")
+    with pytest.raises(SystemExit, match="no error of 'under 5' at 'tract'"):
+        module.beside(ours, published)
