@@ -8,13 +8,14 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.delta_of import delta_of
 from support.privacy_loss import Answer, slow_delta, slow_power
 from support.seeds import examples
 
 from opendas.measurement.account import spare_noise
 from opendas.privacy.attacker import Attacker, loss_tail, zcdp_power_bound
 from opendas.privacy.composition import ChangedAnswers, ComposedLoss, WorstLoss
-from opendas.privacy.zcdp import delta_of, epsilon_cks
+from opendas.privacy.zcdp import epsilon_cks
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 POINTS = 1 << 12

@@ -62,7 +62,7 @@ def measure(plan: MeasurementPlan, dense: np.ndarray) -> dict[Coordinate, int]:
     found = {}
     for number, level in enumerate(levels):
         geounits = len(plan.spine.levels[number])
-        budget = source.has_budget(number, 0, geounits)
+        budget = level.budgets(0, geounits) >= 0
         for query, values in zip(level.queries, source.full(number, 0, geounits), strict=True):
             for (unit, row), value in np.ndenumerate(values):
                 if budget[unit]:

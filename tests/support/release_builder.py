@@ -108,7 +108,7 @@ def write_measurements(folder, plan, counts):
     noisy = NoisyMeasurements(levels, tables, dict.fromkeys(tables, 0), NoiseSource(bytes(range(32))))
     for number, level in enumerate(plan.spine.levels):
         values = noisy.full(number, 0, len(level))
-        keep = noisy.has_budget(number, 0, len(level))
+        keep = levels[number].budgets(0, len(level)) >= 0
         multiples = [multiple(plan.spine, number, i) for i in np.flatnonzero(keep)]
         answers = {
             planned.query.name: Answers.full(

@@ -356,7 +356,7 @@ def test_measurements_give_noisy_answers_only() -> None:
     from opendas.measurement.noisy import NoisyMeasurements
 
     public = {name for name in dir(NoisyMeasurements) if not name.startswith("_")}
-    assert public == {"family", "full", "has_budget", "sums", "used"}
+    assert public == {"family", "full", "sums", "used"}
     assert all(name.startswith("_") for name in NoisyMeasurements.__slots__)
 
 

@@ -6,11 +6,12 @@ import math
 
 import pytest
 from scipy.stats import norm
+from support.delta_of import delta_of
 from support.each import each
 
 from opendas.errors import ConfigError
 from opendas.privacy.attacker import gaussian_power, loss_tail, posterior, zcdp_power_bound
-from opendas.privacy.zcdp import delta_of, epsilon_bun_steinke
+from opendas.privacy.zcdp import epsilon_bun_steinke
 
 PERSONS = "293764/114921"
 

@@ -7,13 +7,13 @@ from fractions import Fraction
 
 import pytest
 from scipy.optimize import minimize_scalar
+from support.delta_of import delta_of
 from support.each import each
 
 from opendas.errors import ConfigError
 from opendas.privacy.zcdp import (
     Account,
     PureAccount,
-    delta_of,
     epsilon_bun_steinke,
     epsilon_cks,
     epsilon_curve,
@@ -84,11 +84,7 @@ def test_cks_is_never_above_bun_steinke(rho: str) -> None:
 def test_extremes_stay_finite_and_valid() -> None:
     assert epsilon_cks(0, DELTA) == 0.0
     assert epsilon_bun_steinke(0, DELTA) == 0.0
-    assert delta_of(0, 0) == 0.0
     assert epsilon_cks("1e-30", DELTA) == 0.0
-    assert delta_of("1e-30", 0) <= 1e-10
-    assert delta_of("0.01", 10**6) > 0.0, "a positive delta must not be rounded to nothing"
-    assert delta_of("1e6", 10) == 1.0
     assert epsilon_cks("1e30", DELTA) >= 1e30
 
 
@@ -108,8 +104,6 @@ def test_a_delta_outside_the_unit_interval_is_refused(delta: str) -> None:
 def test_negative_losses_are_refused() -> None:
     with pytest.raises(ConfigError, match="negative"):
         epsilon_cks("-1", DELTA)
-    with pytest.raises(ConfigError, match="negative"):
-        delta_of("1", "-1")
 
 
 def test_account_answers_the_interface() -> None:

@@ -147,8 +147,7 @@ class NoisyMeasurements:
     def full(self, level: int, first: int, geounits: int) -> list[Ints]:
         """Return all noisy answers, int64 (geounits, m), of each measured query group of `level`.
 
-        Answers of geounits without their own budget are zero without noise, and the caller must drop them;
-        see :meth:`has_budget`.
+        Answers of geounits without their own budget are zero without noise, and the caller must drop them.
         """
         rows = [np.arange(query.size, dtype=np.int32) for query in self._levels[level].queries]
         return self._noisy(level, first, geounits, rows, rows)
@@ -274,10 +273,6 @@ class NoisyMeasurements:
                     mask[u, rows] = True
             numbers.append(of)
         return masks, numbers
-
-    def has_budget(self, level: int, first: int, geounits: int) -> Bools:
-        """Return which geounits are measured; public, because it follows from the spine."""
-        return self._levels[level].budgets(first, geounits) >= 0
 
     def _noisy(
         self,

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
+from decimal import ROUND_CEILING, Context, Decimal, localcontext
 from fractions import Fraction
 from types import MappingProxyType
 
@@ -168,46 +168,6 @@ def epsilon_cks(rho: Fraction | int | str, delta: Fraction | int | str) -> float
         terms = (r, r * t, -(1 + 1 / t).ln(), log_term / t, -(1 + t).ln() / t)
         value = _sum_up(terms)
         return max(0.0, _float_up(value))
-
-
-def delta_of(rho: Fraction | int | str, epsilon: Fraction | int | str) -> float:
-    """Return the smallest delta that the optimised Renyi conversion gives at an epsilon.
-
-    - `rho`, >= 0.
-    - `epsilon`, >= 0.
-    - Returns: rounded up, in [0, 1]; 0 only for ``rho = 0``.
-
-    Raises `ConfigError` if an argument is a float or negative.
-
-    Notes
-    -----
-    Canonne, Kamath and Steinke (2020), Corollary 13: with ``t = alpha - 1``,
-    ``ln delta = t ((1 + t) rho - epsilon) + t ln t - (1 + t) ln(1 + t)``, convex in t.
-
-    Examples
-    --------
-    >>> delta_of("293764/114921", "17.1436") < 1e-10
-    True
-    """
-    exact_rho, exact_epsilon = _checked_rho(rho), parse_fraction(epsilon, "epsilon")
-    if exact_epsilon < 0:
-        raise ConfigError(f"epsilon is {format_fraction(exact_epsilon)}; it must not be negative.")
-    if exact_rho == 0:
-        return 0.0
-    with localcontext(_context()):
-        r = _decimal(exact_rho, ROUND_CEILING)
-        e = _decimal(exact_epsilon, ROUND_FLOOR)
-        # The derivative in t is (1 + 2t) rho - epsilon - ln(1 + 1/t): negative at exp(-3 rho), where
-        # ln(1/t) = 3 rho, and positive at high, where (1 + 2t) rho exceeds epsilon + 1.
-        low = max((-3 * r).exp(), Decimal("1e-1000000"))
-        high = max(Decimal(1), (e + 1) / (2 * r))
-        t = _root(lambda x: (1 + 2 * x) * r - e - (1 + 1 / x).ln(), low, high)
-        terms = (t * (1 + t) * r, -t * e, t * t.ln(), -(1 + t) * (1 + t).ln())
-        log_delta = _sum_up(terms)
-        if log_delta >= 0:
-            return 1.0
-        # The exponential may underflow even in this context, but a positive delta must stay positive.
-        return min(1.0, max(math.ulp(0.0), _float_up(log_delta.exp() * (1 + _SLACK))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,19 +179,6 @@ def _node_weight(tree, state, c, v, n):
     return value
 
 
-@inner
-def log_prior(tree, state):
-    """Return the log weight of all children's tables, without a constant."""
-    value = 0.0
-    classes = tree.units.shape[1]
-    for c in range(len(tree.mask)):
-        for g in range(classes):
-            value += _root_weight(tree, state, c, g, state.counts[c, g])
-        for v in range(classes, len(tree.parent)):
-            value += _node_weight(tree, state, c, v, state.counts[c, v])
-    return value
-
-
 @njit(cache=True, nogil=True)
 def state_of(tree, likelihood, table, seed):
     """Return a chain at a table, int64 (C, s), with hyperparameters at the middle of their priors."""
