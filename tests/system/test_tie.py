@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from support.mini import mini_frame, mini_histogram, to_dense, write_mini
+from support.mini import to_dense
+from support.tied_mini import FINE, RUN, write_tied
 
 import opendas.runs.simulated.forecast as forecast
 from opendas.cli.main import main
@@ -36,55 +37,6 @@ from opendas.schema.dhc_persons import dhc_persons
 from opendas.schema.pl94 import pl94_persons
 from opendas.verify.budget import certified_plan
 
-FINE = """
-[product]
-name = "fine"
-provenance = "code-book"
-[attributes]
-kind = ["home", "school", "prison"]
-age = ["child", "adult", "old"]
-sex = ["m", "f"]
-[recodes.quarter]
-attribute = "kind"
-levels = { home = ["home"], school = ["school"], prison = ["prison"] }
-[queries]
-groups = ["kind", "age * sex", "kind * age"]
-[[structural_zeros]]
-kind = ["prison"]
-age = ["child"]
-[[invariants]]
-query = "total"
-geolevel = "region"
-[passes]
-least_squares = { "*" = [["rest"]] }
-[[passes.earlier]]
-least_squares = { "*" = [["kind", "kind * age"]] }
-rounder = { "*" = [["kind * age"]] }
-[tie]
-product = "mini"
-query = "kind * age"
-"""
-RUN = """
-[run]
-product = "fine.toml"
-[input]
-reader = "histogram"
-path = "fine.csv"
-[geography]
-levels = [
-    { name = "region", prefix = 2 }, { name = "town", prefix = 4 }, { name = "block", prefix = 6 }
-]
-frame = "frame.csv"
-provenance = "public"
-[budget]
-rho = "2"
-geolevels = { region = "1/4", town = "1/4", block = "1/2" }
-[budget.queries]
-"*" = { "age * sex" = "1/4", "kind * age" = "1/4", detailed = "1/2" }
-[tie]
-release = "first"
-"""
-
 
 def opendas(*words: object) -> tuple[int, str]:
     """Run a command in this process; return its exit code and all that it printed."""
@@ -98,21 +50,7 @@ def opendas(*words: object) -> tuple[int, str]:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A first release of coarse counts, and a finer product of the same people tied to it."""
     folder = tmp_path_factory.mktemp("tie")
-    frame = mini_frame()
-    coarse = to_dense(mini_histogram(frame))
-    write_mini(folder)
-    rng = np.random.default_rng(5)
-    male = rng.binomial(coarse, 0.5)
-    lines = ["geocode,kind,age,sex,count"]
-    kinds, ages = ("home", "school", "prison"), ("child", "adult", "old")
-    for i, code in enumerate(frame.geocodes):
-        for cell in np.flatnonzero(coarse[i]):
-            kind, age = divmod(int(cell), 3)
-            for sex, count in (("m", male[i, cell]), ("f", coarse[i, cell] - male[i, cell])):
-                lines.append(f"{code.decode()},{kinds[kind]},{ages[age]},{sex},{count}")
-    (folder / "fine.csv").write_text("\n".join(lines) + "\n")
-    (folder / "fine.toml").write_text(FINE)
-    (folder / "tied.toml").write_text(RUN)
+    write_tied(folder)
     code, text = opendas("run", folder / "run.toml", "--out", folder / "first")
     assert code == 0, text
     code, text = opendas("run", folder / "tied.toml", "--out", folder / "second")
