@@ -1017,6 +1017,22 @@ def test_plan_refuses_what_a_run_refuses_whatever_its_records_are(
         assert expected == 5 or told[told.index("opendas: ") :] == refusal
 
 
+def test_more_cells_than_the_memory_holds_are_refused_before_any_array_is_made(
+    mini: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Twenty attributes, a billion cells: the nearest choice of attributes is named."""
+    attributes = "\n".join(f"a{k:02d} = {['x', 'y', 'z'][: 3 - k // 17]}" for k in range(20))
+    product = f'[product]\nname = "wide"\nprovenance = "code-book"\n[attributes]\n{attributes}\n'
+    Path("product.toml").write_text(product + "[queries]\ngroups = []\n")
+    change("run.toml", '"kind * minor" = "1/4", detailed = "1/2"', 'detailed = "3/4"')
+    monkeypatch.setattr("opendas.runs.context.machine.available_memory_mb", lambda: 100.0)
+    for command in (RUN, ("plan", "run.toml")):
+        code, told = refused(capsys, *command)
+        assert (code, "has 1,033,121,304 cells" in told) == (6, True), told
+        assert "a06, a07, a08, a17, a18, a19: 157,464 cells" in told
+    assert not Path("out/ledger.jsonl").exists()
+
+
 # Phases, formats and readers of others ----------------------------------------------------------------------
 
 
