@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from opendas.budget.allocation import Budget
-from opendas.budget.plan import budget_loss
+from opendas.budget.noise import budget_loss
 from opendas.budget.presets import preset, preset_names
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.measurement.account import spare_noise

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from opendas.budget.allocation import Budget
-from opendas.budget.plan import plan_rows
+from opendas.budget.noise import plan_rows
 from opendas.budget.presets import preset, preset_names
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.files.mdf.layout import mdf_layout

@@ -19,11 +19,11 @@ from pathlib import Path
 from statistics import NormalDist
 
 import opendas as od
-from opendas.budget.plan import within_rho
+from opendas.budget.noise import within_rho
 from opendas.demo.nation import write_nation
 from opendas.measurement.account import PlanAccount
 from opendas.measurement.loss import attribute_loss, attribute_losses, plan_loss, within_loss
-from opendas.measurement.official import AreaLoss
+from opendas.measurement.official_losses import AreaLoss
 from opendas.privacy.attacker import Attacker, gaussian_power, loss_tail, posterior, zcdp_power_bound
 from opendas.privacy.composition import WorstLoss
 from opendas.privacy.zcdp import epsilon_bun_steinke, epsilon_cks

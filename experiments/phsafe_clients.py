@@ -25,7 +25,7 @@ from pathlib import Path
 from experiment import HERE, arguments, deliver, markdown
 
 from opendas.phsafe.posterior.files import Model
-from opendas.phsafe.posterior.run import post_process
+from opendas.phsafe.posterior.post_processing import post_process
 from opendas.phsafe.run import HouseholdOptions, run_private
 
 sys.path.insert(0, str(HERE.parent / "tests"))

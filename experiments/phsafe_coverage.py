@@ -29,7 +29,7 @@ from support.phsafe_measurements import Key, Truth, made_truth, measurements, wr
 
 from opendas.geography.states import STATES
 from opendas.phsafe.posterior.files import AVERAGES, COUNTS, Model
-from opendas.phsafe.posterior.run import post_process
+from opendas.phsafe.posterior.post_processing import post_process
 
 CLASSES = (0.0, 1.0, 3.0, 10.0, math.inf)
 """Size of a true count, in standard deviations of its noise."""

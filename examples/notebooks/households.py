@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from opendas.phsafe.posterior.run import post_process
+from opendas.phsafe.posterior.post_processing import post_process
 from opendas.phsafe.run import HouseholdOptions, run_private
 from opendas.phsafe.tables import TABLES
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from opendas.runs.plan import PlanTable, describe_spine
     from opendas.runs.publish import publish_to
     from opendas.runs.simulated.experiment import experiment
-    from opendas.runs.simulated.microdata import PublishedMicrodata
+    from opendas.runs.simulated.published_replicates import PublishedMicrodata
     from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
     from opendas.tuning.improve import improve
     from opendas.tuning.tune import Tuning
@@ -88,7 +88,7 @@ Exact = str | int | Fraction
 
 _ELSEWHERE = {
     "NoisyFile": "opendas.runs.finished_release",
-    "PublishedMicrodata": "opendas.runs.simulated.microdata",
+    "PublishedMicrodata": "opendas.runs.simulated.published_replicates",
     "Release": "opendas.runs.finished_release",
     "Run": "opendas.runs.context.run",
     "advise": "opendas.runs.budget_moves",
@@ -580,7 +580,7 @@ def replicates(
     from opendas.files.release_folder import ReleasedProduct
     from opendas.files.replicate_files import REPLICATES
     from opendas.runs.context.facts import issue_certificate
-    from opendas.runs.simulated.microdata import PublishedMicrodata
+    from opendas.runs.simulated.published_replicates import PublishedMicrodata
     from opendas.runs.simulated.replicates import (
         Base,
         check_earlier,

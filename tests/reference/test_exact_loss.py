@@ -13,7 +13,7 @@ import pytest
 from support.each import each
 from support.privacy_loss import Answer, slow_delta
 
-from opendas.budget.plan import budget_loss
+from opendas.budget.noise import budget_loss
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
 from opendas.privacy.composition import ChangedAnswers, ComposedLoss

@@ -31,7 +31,7 @@ from opendas.errors import ConfigError, GeographyError
 from opendas.geography.frame import Frame
 from opendas.measurement.account import PlanAccount
 from opendas.measurement.loss import within_loss
-from opendas.measurement.official import AreaLoss, Areas, official_losses
+from opendas.measurement.official_losses import AreaLoss, Areas, official_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.relations import Mechanism, Neighbours

@@ -15,7 +15,7 @@ import pytest
 from support.phsafe_measurements import Key, Truth, made_truth, measurements, write_measurements
 
 from opendas.phsafe.posterior.files import COUNTS, Model
-from opendas.phsafe.posterior.run import post_process
+from opendas.phsafe.posterior.post_processing import post_process
 
 STATES = [f"{code:02d}" for code in range(1, 57) if code not in (3, 7, 14, 43, 52)]
 LOW, HIGH = 0.88, 0.92

@@ -99,7 +99,7 @@ def test_a_page_that_says_run_is_run() -> None:
 
 def test_the_numbers_quoted_from_the_plan() -> None:
     """The margins that the pages on budgets and questions quote are those of the presets."""
-    from opendas.budget.plan import invariant_shares
+    from opendas.budget.noise import invariant_shares
     from opendas.budget.presets import preset
     from opendas.budget.resolve import BudgetSpec, resolve_budget
 

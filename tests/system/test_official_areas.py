@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import opendas as od
-from opendas.budget.plan import within_rho
+from opendas.budget.noise import within_rho
 from opendas.demo.nation import write_nation
-from opendas.measurement.official import AreaLoss, Areas, official_losses
+from opendas.measurement.official_losses import AreaLoss, Areas, official_losses
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 from support.noise import pmf
 
-from opendas.budget.plan import NoiseRow, attribute_rho, plan_rows, within_rho
+from opendas.budget.noise import NoiseRow, attribute_rho, plan_rows, within_rho
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.errors import BudgetError
 from opendas.privacy.relations import Mechanism, Neighbours

@@ -8,7 +8,7 @@ import pytest
 from support.each import each
 
 from opendas.budget.allocation import Budget
-from opendas.budget.plan import attribute_rho, invariant_shares, within_rho
+from opendas.budget.noise import attribute_rho, invariant_shares, within_rho
 from opendas.budget.presets import preset, preset_names
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.errors import ConfigError

@@ -12,7 +12,7 @@ import pytest
 from support.dhc_tables import production_tables, ranges
 from support.each import each
 
-from opendas.budget.plan import attribute_rho, within_rho
+from opendas.budget.noise import attribute_rho, within_rho
 from opendas.budget.presets import preset
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.errors import ConfigError

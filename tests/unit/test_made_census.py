@@ -20,7 +20,7 @@ from opendas.cli.main import cli
 from opendas.demo import make_census
 from opendas.demo.homes import describe, keeps_edits
 from opendas.demo.households import CODE, allowed_ages, synthetic_households
-from opendas.demo.microdata import read_microdata
+from opendas.demo.pums import read_microdata
 from opendas.errors import ConfigError, DataError, FormatError
 from opendas.readers import ReaderSpec, make_reader
 from opendas.runs.context.run import load

@@ -21,7 +21,7 @@ from opendas.custody.signing_key import SigningKey
 from opendas.phsafe.config import Config, Mode, parse_config
 from opendas.phsafe.output import PART_FILE
 from opendas.phsafe.posterior.files import Model
-from opendas.phsafe.posterior.run import post_process
+from opendas.phsafe.posterior.post_processing import post_process
 from opendas.phsafe.run import HouseholdOptions, run_exact, run_private
 from opendas.phsafe.tables import OUTPUTS
 from opendas.phsafe.tables.sensitivity import Answers, Sensitivity

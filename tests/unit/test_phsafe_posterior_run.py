@@ -16,7 +16,12 @@ from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.errors import ConfigError, DataError, FormatError
 from opendas.phsafe.posterior.files import COUNTS, Model
-from opendas.phsafe.posterior.run import PostProcessing, check_averages, check_counts, post_process
+from opendas.phsafe.posterior.post_processing import (
+    PostProcessing,
+    check_averages,
+    check_counts,
+    post_process,
+)
 from opendas.phsafe.posterior.truncated import truncated_mean
 
 COUNT_HEADER = (

@@ -239,7 +239,7 @@ def phsafe_post_command(out: Path, published: bool, most: float, workers: int, a
     Example: opendas phsafe-post out
     """
     from opendas.phsafe.posterior.files import Model
-    from opendas.phsafe.posterior.run import post_process
+    from opendas.phsafe.posterior.post_processing import post_process
 
     model = Model.PUBLISHED if published else Model.JOINT
     result = post_process(out, model=model, most=most, workers=workers)

@@ -27,8 +27,8 @@ from opendas.demo.homes import (
     household_codes,
 )
 from opendas.demo.households import ADULT, CODE, HouseholdPool, allowed_ages, synthetic_households
-from opendas.demo.microdata import read_microdata
 from opendas.demo.placement import Relations, place_in_households, place_in_quarters
+from opendas.demo.pums import read_microdata
 from opendas.errors import ConfigError
 from opendas.files.storage.parquet import bytes_column, text_column, write_parquet
 from opendas.geography.frame import Frame

@@ -1,6 +1,6 @@
 """Households to draw from: who lives together, at which ages, without place or race.
 
-They come from public-use microdata where there are any (:mod:`opendas.demo.microdata`), or from the generator
+They come from public-use microdata where there are any (:mod:`opendas.demo.pums`), or from the generator
 here. Axes: ``t`` households, ``p`` people, one household after another, each with its householder first.
 """
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from opendas.budget.allocation import LARGEST_LOSS, Budget
-from opendas.budget.plan import invariant_shares
+from opendas.budget.noise import invariant_shares
 from opendas.errors import OpendasError
 from opendas.explore.fields import (
     Problems,

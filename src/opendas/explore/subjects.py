@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from opendas.budget.allocation import ONE_RECORD, Budget, Contribution
-from opendas.budget.plan import attribute_rho, budget_loss, within_rho
+from opendas.budget.noise import attribute_rho, budget_loss, within_rho
 from opendas.budget.presets import preset, preset_names
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.constraints.table import invariant_geolevels

@@ -25,7 +25,7 @@ from opendas.measurement.loss import (
     within_loss,
     within_losses,
 )
-from opendas.measurement.official import AreaLoss, Areas, official_losses
+from opendas.measurement.official_losses import AreaLoss, Areas, official_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protected import Protection, protection_of
 from opendas.measurement.protection import ProtectionMap

@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import lru_cache
 from types import MappingProxyType
 
-from opendas.budget.plan import UNITS_OF_SEVERAL
+from opendas.budget.noise import UNITS_OF_SEVERAL
 from opendas.errors import ConfigError
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
@@ -79,7 +79,7 @@ def attribute_losses(plan: MeasurementPlan, held: ProtectionMap | None = None) -
 
     Returns: attribute -> rho or pure epsilon, in schema order, without attributes that no measured query
     distinguishes or that cannot change alone. Without bypassed geounits and facts the figures are those of
-    :func:`~opendas.budget.plan.attribute_rho`. A geounit that takes over the share of geounits below it
+    :func:`~opendas.budget.noise.attribute_rho`. A geounit that takes over the share of geounits below it
     spends it by its own level's query shares, which may distinguish an attribute more or less often.
     """
     found = _found(plan, _of_units(plan, held))
@@ -144,7 +144,7 @@ def within_losses(plan: MeasurementPlan, held: ProtectionMap | None = None) -> M
     """Return the loss when one record moves inside one geounit of each geolevel of the spine, top first.
 
     Returns: geolevel -> rho or pure epsilon; 0 where nothing can move. At most
-    :func:`~opendas.budget.plan.within_rho`, and equal to it on spines without bypassed geounits where some
+    :func:`~opendas.budget.noise.within_rho`, and equal to it on spines without bypassed geounits where some
     geounit has two children and no fact forbids the move.
     """
     found = _found(plan, _of_units(plan, held))

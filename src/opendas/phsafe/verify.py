@@ -122,7 +122,7 @@ def verify_published(out: Path, config: Path) -> tuple[Check, ...]:
 
 def _estimates_again(out: Path, workers: int) -> str:
     # Imported here: it imports all of the posterior, which is rarely needed.
-    from opendas.phsafe.posterior.run import check_estimates_again
+    from opendas.phsafe.posterior.post_processing import check_estimates_again
 
     names = (path.relative_to(out).as_posix() for path in out.glob("*/estimates/*"))
     return check_estimates_again(out, sorted(names), workers)

@@ -14,11 +14,11 @@ from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 from opendas.budget.allocation import shares_json
-from opendas.budget.plan import NoiseRow
+from opendas.budget.noise import NoiseRow
 from opendas.custody.stamps import NOT_FOR_RELEASE
 from opendas.errors import FormatError, OpendasError
 from opendas.geography.summary import SpineSummary
-from opendas.measurement.official import AreaLoss
+from opendas.measurement.official_losses import AreaLoss
 from opendas.measurement.protected import Protection
 from opendas.parts import ESTIMATORS, MECHANISMS, Origin
 from opendas.privacy.exact import format_fraction, parse_fraction

@@ -29,7 +29,7 @@ from reportlab.platypus import (
     TableStyle,
 )
 
-from opendas.budget.plan import NoiseRow
+from opendas.budget.noise import NoiseRow
 from opendas.privacy.zcdp import CurvePoint
 from opendas.report.facts import RunFacts
 from opendas.report.guarantee import STAMP_MEANING, guarantees

@@ -11,7 +11,7 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
-from opendas.budget.plan import NoiseRow
+from opendas.budget.noise import NoiseRow
 from opendas.geography.frame import CENSUS_GEOLEVELS
 from opendas.geography.summary import PERCENTS, EntitySummary, LevelSummary, SpineSummary
 from opendas.measurement.protected import Protection

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from opendas.budget.allocation import Budget
-from opendas.budget.plan import NoiseRow, invariant_shares
+from opendas.budget.noise import NoiseRow, invariant_shares
 from opendas.budget.presets import preset
 from opendas.constraints.table import invariant_geolevels
 from opendas.custody.stamps import DOMAIN_FROM_RECORDS

@@ -26,7 +26,7 @@ from opendas.files.nmf.reading import MeasurementFile, measurement_metadata
 from opendas.files.release_folder import ReleasedProduct, digest_of_files
 from opendas.geography.spine import Spine
 from opendas.measurement.loss import attribute_losses, within_losses
-from opendas.measurement.official import AreaLoss, official_losses
+from opendas.measurement.official_losses import AreaLoss, official_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.exact import parse_fraction

@@ -12,7 +12,7 @@ from support.data import shared_data
 from support.mini import write_mini
 
 import opendas
-from opendas.budget.plan import attribute_rho, within_rho
+from opendas.budget.noise import attribute_rho, within_rho
 from opendas.demo.generator import write_demo
 from opendas.explore.budget import BudgetAnswers, answer_budget, budget_fields
 from opendas.explore.budget_page import BudgetPage

@@ -8,9 +8,9 @@ from fractions import Fraction
 import pytest
 
 from opendas.budget.allocation import Budget
-from opendas.budget.plan import attribute_rho, plan_rows, within_rho
+from opendas.budget.noise import attribute_rho, plan_rows, within_rho
 from opendas.budget.presets import preset
-from opendas.measurement.official import AreaLoss
+from opendas.measurement.official_losses import AreaLoss
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.report.facts import RunFacts
 from opendas.schema.pl94 import pl94_persons, pl94_units

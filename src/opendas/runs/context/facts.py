@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from opendas.arrays import Ints
-from opendas.budget.plan import NoiseRow, plan_rows
+from opendas.budget.noise import NoiseRow, plan_rows
 from opendas.custody.stamps import UNPROVEN_PART
 from opendas.files.mdf.layout import mdf_parts
 from opendas.files.mdf.unit_types import UnitTypes
 from opendas.geography.summary import summarise
 from opendas.measurement.loss import attribute_losses, record_loss, within_losses
-from opendas.measurement.official import official_losses
+from opendas.measurement.official_losses import official_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protected import protection_of
 from opendas.measurement.protection import ProtectionMap

@@ -18,7 +18,7 @@ import pyarrow as pa
 from opendas.arrays import Floats, Ints
 from opendas.errors import ConfigError
 from opendas.geography.frame import Frame
-from opendas.runs.simulated.microdata import MicrodataBase
+from opendas.runs.simulated.published_replicates import MicrodataBase
 from opendas.runs.simulated.replicates import Base, starting_counts
 from opendas.tables.cells import product_table
 from opendas.tables.counting import count_table

@@ -41,7 +41,7 @@ from opendas.files.replicate_files import (
     write_replicate,
 )
 from opendas.runs.context.run import Run, released_run
-from opendas.runs.simulated.microdata import MicrodataBase
+from opendas.runs.simulated.published_replicates import MicrodataBase
 from opendas.runs.simulated.simulation import Simulation
 from opendas.runs.simulated.starting_counts import StartingCounts, exchanged, with_sums
 from opendas.schema.histogram import Histogram

@@ -133,7 +133,7 @@ def within_rho(budget: Budget) -> Mapping[str, Fraction]:
     """Return the loss when one record moves between leaves of one geounit of the spine.
 
     Official geounits of the same geolevel may lie across the spine and cost more:
-    :func:`opendas.measurement.official.official_losses`.
+    :func:`opendas.measurement.official_losses.official_losses`.
 
     Returns: geolevel -> loss of the geolevels strictly below it: rho, or epsilon for the discrete Laplace.
     The leaf level has 0.

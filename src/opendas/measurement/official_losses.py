@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 
 from opendas.arrays import Codes, Ints
-from opendas.budget.plan import within_rho
+from opendas.budget.noise import within_rho
 from opendas.constraints.fixed_sums import FREE
 from opendas.errors import GeographyError
 from opendas.geography.frame import Frame
