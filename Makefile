@@ -21,7 +21,7 @@ help:
 	@echo "make test    formatting, types, import layers, and the tests that are run while one works: minutes"
 	@echo "make test-all  the same with all tests and all their seeds, as before a change lands: some twenty minutes"
 	@echo "make matrix  the wheel with every Python from 3.11 to 3.14 that is here: a release made and verified"
-	@echo "make lint    the same without the tests"
+	@echo "make lint    the same, and of the tests only that of phrases (docs/style.md)"
 	@echo "make spark   install what --engine spark and its tests need (beside Java)"
 	@echo "make fuzz    malformed inputs, thousands for each reader (FUZZ_ARGS=...)"
 	@echo "make docs    the documentation, into site/"
@@ -65,6 +65,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/contract/test_language.py
 
 test: lint
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS) $(FAST)
