@@ -197,18 +197,7 @@ PH3 = Table(
     person_filter=_minors_in_housing_unit,
     shell={1: _PH3_CELLS, 3: (4, 5, 6, 7), 8: (9, 10)},
 )
-PH4 = Table(
-    name="PH4",
-    kind=Kind.PERSONS,
-    cells=(2, 3),  # below 18; 18 and over
-    cell_index=_by_age,
-    cell_rule="any age has a cell",
-    cell_field="QAGE",
-    iterates_by=IteratesBy.HOUSEHOLDER,
-    person_filter=_related,
-    unit_filter=_up_to_family,
-    shell={1: (2, 3)},
-)
+PH4 = replace(PH1_NUM, name="PH4", person_filter=_related, unit_filter=_up_to_family, truth_filter=None)
 PH5_DENOM = replace(PH1_DENOM, name="PH5_denom", unit_filter=_families)
 PH6 = Table(
     name="PH6",
