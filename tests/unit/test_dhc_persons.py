@@ -134,14 +134,14 @@ def test_the_product_is_known_by_name() -> None:
 
 @pytest.mark.slow
 def test_a_plan_is_made_and_says_what_it_leaves_out(tmp_path: Path) -> None:
-    levels = dict(zip(preset("pr2020-dhc-persons").geolevels, (1, 2, 3, 4, 5, 6, 7), strict=True))
+    levels = dict(zip(preset("pr2020-dhc-persons").geolevels, (1, 2, 3, 4, 5, 6, 15), strict=True))
     listed = ", ".join(f'{{ name = "{name}", prefix = {prefix} }}' for name, prefix in levels.items())
     (tmp_path / "run.toml").write_text(
         '[run]\nproduct = "dhc-persons"\n[input]\nreader = "records"\npath = "people.csv"\n'
         f'[geography]\nframe = "frame.csv"\nlevels = [{listed}]\n'
         '[budget]\npreset = "pr2020-dhc-persons"\n'
     )
-    (tmp_path / "frame.csv").write_text("geocode\n1111111\n1111112\n1222222\n")
+    (tmp_path / "frame.csv").write_text("geocode\n111111000000001\n111111000000002\n122222000000002\n")
     (tmp_path / "people.csv").write_text("nobody reads this")
     plan = make_plan(load(tmp_path / "run.toml", need_input=False))
     assert len(plan.rows) == 7 * 10

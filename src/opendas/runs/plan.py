@@ -184,8 +184,8 @@ def make_plan(run: Run, records: float | None = None) -> PlanTable:
     Raises what the run would raise before a draw, whatever its records are; `PrivacyError` if exact facts
     leave nothing to protect.
     """
-    check_without_records(run)
     plan, protection = run.plan, protection_of(run.protection)
+    check_without_records(run)
     error, large = expected_total(plan), run.product.schema.size > MOST_CELLS
     expected = (*expected_rows(error, run.frame), *(margin_rows(plan, run.frame) if large else ()))
     stamps = (*run.reader.frame()[1], *run.domain_stamps)
