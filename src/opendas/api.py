@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from opendas.privacy.zcdp import Account
     from opendas.runs.allocate import allocate_run
     from opendas.runs.borrowed.taking import estimate_published
-    from opendas.runs.budget_moves import advise
     from opendas.runs.context.run import Run, define, load
     from opendas.runs.finished_release import NoisyFile, Release
     from opendas.runs.plan import PlanTable, describe_spine
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from opendas.runs.simulated.experiment import experiment
     from opendas.runs.simulated.published_replicates import PublishedMicrodata
     from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
+    from opendas.tuning.advice import advise
     from opendas.tuning.improve import improve
     from opendas.tuning.tune import Tuning
 
@@ -91,7 +91,7 @@ _ELSEWHERE = {
     "PublishedMicrodata": "opendas.runs.simulated.published_replicates",
     "Release": "opendas.runs.finished_release",
     "Run": "opendas.runs.context.run",
-    "advise": "opendas.runs.budget_moves",
+    "advise": "opendas.tuning.advice",
     "allocate_run": "opendas.runs.allocate",
     "define": "opendas.runs.context.run",
     "describe_spine": "opendas.runs.plan",

@@ -23,7 +23,7 @@ OTHERS = {
 
 OWN = {
     *(
-        "opendas.runs.budget_moves",
+        "opendas.tuning.advice",
         "opendas.tables.cells",
         "opendas.verify.release",
         "opendas.metrics",

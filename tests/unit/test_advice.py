@@ -1,11 +1,13 @@
-"""Budget moves: what they say is what a plan with them would say."""
+"""Better shares of the same loss in seconds: what they say is what a plan with them would say."""
 
 from __future__ import annotations
 
 import json
+import tomllib
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from support.mini import mini_frame, write_mini
@@ -13,10 +15,12 @@ from support.mini import mini_frame, write_mini
 import opendas as od
 from opendas.cli.main import cli
 from opendas.errors import ConfigError
-from opendas.gls.expected_error import ExpectedError
-from opendas.gls.expected_topdown import gain_rows
 from opendas.measurement.loss import attribute_losses, within_losses
 from opendas.privacy.zcdp import epsilon_cks
+from opendas.runs.simulated.trial import Trial
+from opendas.tuning.advice import NOTABLE, SEEN, Advice
+from opendas.tuning.populated import Populated
+from opendas.tuning.same_loss import FREE, KEPT
 
 SHARES = '"*" = { total = "1/100", "kind * minor" = "98/100", detailed = "1/100" }'
 
@@ -28,108 +32,124 @@ def a_run(folder: Path, run: str = "", loss: str = 'rho = "1/10"') -> od.Run:
     return od.load(path)
 
 
+def with_advice(run: od.Run, advice: Advice, to: Path) -> od.Run:
+    """Return the run of a run file that has the advised shares."""
+    budget = json.loads(json.dumps(advice.to_dict()))
+    shares = [
+        f"{level} = {{ " + ", ".join(f'"{name}" = "{part}"' for name, part in parts.items()) + " }"
+        for level, parts in budget["queries"].items()
+    ]
+    geolevels = ", ".join(f'{level} = "{share}"' for level, share in budget["geolevels"].items())
+    lines = ["[budget]", 'rho = "1/10"', f"geolevels = {{ {geolevels} }}", "[budget.queries]", *shares]
+    text = run.path.read_text()
+    to.write_text(text[: text.index("[budget]")] + "\n".join(lines) + "\n")
+    return od.load(to)
+
+
+def forecast(run: od.Run) -> dict[tuple[str, str], float]:
+    """Return expected errors on the cells of the synthetic counts, of a frame as small as all of its part."""
+    trial = Trial.of(run, spread=True)
+    assert trial is not None
+    queries = run.product.query_names
+    whole_tree = run.resolved.estimator == "informed"
+    tree = Populated.of(trial.counts, run.spine, run.product, queries, whole_tree=whole_tree)
+    precisions = np.zeros((len(run.plan.levels), len(queries)))
+    for number, level in enumerate(run.plan.levels):
+        for name, share in run.budget.query_shares(level.geolevel).items():
+            if share:
+                noise = run.budget.distribution(level.geolevel, name)
+                precisions[number, queries.index(name)] = 1 / noise.variance
+    errors = tree.errors(precisions)
+    levels = [level.geolevel for level in run.plan.levels]
+    return {(level, q): errors[i, j] for i, level in enumerate(levels) for j, q in enumerate(queries)}
+
+
 @pytest.mark.parametrize("estimator", ["topdown", "informed"])
-def test_effects_and_prices_are_those_of_the_plan_with_the_move(tmp_path: Path, estimator: str) -> None:
+def test_advice_is_what_the_plan_with_it_says(tmp_path: Path, estimator: str) -> None:
+    """Same loss; forecasts, trials and prices are those of a run file with these shares."""
     run = a_run(tmp_path, f'estimator = "{estimator}"')
-    moves = od.advise(run)
-    within = [move for move in moves if move.kind == "within"]
-    between = [move for move in moves if move.kind == "between"]
-    moved = {name for move in within for name in move.queries}
-    # The informed estimator uses the answers below: a move there may cost something above, and is not named.
-    assert moved == {"region", "town", "block"} if estimator == "topdown" else "region" in moved
-    assert len(between) == 2
-    before = {
-        (row.geolevel, row.query): row
-        for row in gain_rows(ExpectedError.build(run.plan), run.product.query_names)
-    }
-    for number, move in enumerate(moves):
-        assert sum(move.geolevels.values()) == 1
-        assert all(sum(shares.values()) == 1 for shares in move.queries.values())
-        shares = {level: dict(run.budget.query_shares(level)) for level in run.budget.geolevels} | dict(
-            move.queries
-        )
-        queries = [
-            f"{level} = {{ " + ", ".join(f'"{name}" = "{part}"' for name, part in parts.items()) + " }"
-            for level, parts in shares.items()
-        ]
-        lines = [
-            "[budget]", 'rho = "1/10"',
-            "geolevels = { " + ", ".join(f'{k} = "{v}"' for k, v in move.geolevels.items()) + " }",
-            "[budget.queries]",
-            *queries,
-        ]  # fmt: skip
-        text = (tmp_path / "run.toml").read_text()
-        other = tmp_path / f"move{number}.toml"
-        other.write_text(text[: text.index("[budget]")] + "\n".join(lines) + "\n")
-        changed = od.load(other)
-        rows = gain_rows(ExpectedError.build(changed.plan), run.product.query_names)
-        after = {(row.geolevel, row.query): row for row in rows}
-        assert move.effects
-        for effect in move.effects:
-            place = (effect.geolevel, effect.query)
-            assert effect.before == pytest.approx(getattr(before[place], estimator))
-            assert effect.after == pytest.approx(getattr(after[place], estimator))
-        delta = run.budget.delta
-        for price in move.prices:
-            if price.what.startswith("moving within a "):
-                level = price.what.removeprefix("moving within a ").removesuffix(" of the spine")
-                assert price.before == epsilon_cks(within_losses(run.plan, run.protection)[level], delta)
-                rho = within_losses(changed.plan, changed.protection)[level]
-                assert price.after == epsilon_cks(rho, delta)
-                assert move.kind == "between"
-                assert price.after > price.before
+    found = od.advise(run)
+    assert [advice.kind for advice in found] == [KEPT, FREE]
+    before, trial = forecast(run), Trial.of(run)
+    assert trial is not None
+    tried = {(row.geolevel, row.query): row.mean_abs_error for row in trial.errors()}
+    for number, advice in enumerate(found):
+        changed = with_advice(run, advice, tmp_path / f"advised{number}.toml")
+        assert changed.budget.total == run.budget.total
+        assert (changed.budget.geolevels == run.budget.geolevels) == (advice.kind == KEPT)
+        after = forecast(changed)
+        leaves = [key for key in before if key[0] == "block"]
+        improved = np.mean([after[key] / before[key] - 1 for key in leaves])
+        assert advice.improved == pytest.approx(improved, rel=1e-3)
+        assert advice.improved < -0.05
+        listed = {(effect.geolevel, effect.query): effect for effect in advice.effects}
+        for key, error in before.items():
+            change = after[key] / error - 1 if error > 1e-6 else 0.0
+            assert change < 0.05, key  # nothing grows notably by the forecast
+            if key in listed:
+                assert listed[key].before == pytest.approx(error, rel=1e-3)
+                assert listed[key].change == pytest.approx(change, abs=1e-3)
+            else:
+                assert abs(change) < NOTABLE + 1e-3
+        seen = {(row.geolevel, row.query): row.mean_abs_error for row in trial.errors(changed.budget)}
+        assert {(effect.geolevel, effect.query): effect.after for effect in advice.tried} == {
+            key: error for key, error in seen.items() if abs(error / tried[key] - 1) > SEEN
+        }
+        priced = {price.what: (price.before, price.after) for price in advice.prices}
+        for words, losses in (
+            ("moving within a {} of the spine", within_losses),
+            ("changing {}", attribute_losses),
+        ):
+            old, new = losses(run.plan, run.protection), losses(changed.plan, changed.protection)
+            for name in old:
+                pair = tuple(epsilon_cks(loss[name], run.budget.delta) for loss in (old, new))
+                assert priced.pop(words.format(name), (pair[0], pair[0])) == pair
+        assert not priced
+        moving = [price for price in advice.prices if price.what.startswith("moving")]
+        assert bool(moving) == (advice.kind == FREE)
 
 
-def test_what_is_exact_has_no_price(tmp_path: Path) -> None:
-    """Totals of towns are published: nobody's town is hidden, and no move has a price above."""
+def test_shares_that_are_good_already_get_no_advice(tmp_path: Path) -> None:
     run = a_run(tmp_path)
-    product = tmp_path / "product.toml"
-    product.write_text(product.read_text().replace('geolevel = "region"', 'geolevel = "town"'))
-    exact = od.load(tmp_path / "run.toml")
-    losses = within_losses(exact.plan, exact.protection)
-    assert losses["region"] == losses["town"] < within_losses(run.plan, run.protection)["region"]
-    priced = {price.what: price for move in od.advise(exact) for price in move.prices}
-    of_region = priced["moving within a region of the spine"]
-    assert of_region.before == epsilon_cks(losses["region"], run.budget.delta)
-    assert attribute_losses(exact.plan, exact.protection)
+    kept = next(advice for advice in od.advise(run) if advice.kind == KEPT)
+    better = with_advice(run, kept, tmp_path / "better.toml")
+    assert all(advice.kind == FREE for advice in od.advise(better))
 
 
-def test_a_move_within_a_geolevel_costs_nothing_above(tmp_path: Path) -> None:
-    levels = ["region", "town", "block"]
-    for move in od.advise(a_run(tmp_path)):
-        if move.kind == "within":
-            (level,) = move.queries
-            above = levels[: levels.index(level)]
-            assert not [effect for effect in move.effects if effect.geolevel in above]
-            assert min(effect.change for effect in move.effects) < -0.05
+def test_records_are_those_that_plan_is_told(tmp_path: Path) -> None:
+    """With ten times the records other cells have some: forecasts and trials are of these."""
+    run = a_run(tmp_path)
+    few, many = (od.advise(run, records=records)[0] for records in (500, 50_000))
+    assert few.effects != many.effects
+    assert few.tried != many.tried
 
 
-def test_even_shares_that_are_good_already_get_no_move_within(tmp_path: Path) -> None:
-    run = od.load(write_mini(tmp_path, loss='rho = "1/10"'))
-    for move in od.advise(run):
-        if move.kind == "within":
-            changes = [1 + effect.change for effect in move.effects]
-            assert min(changes) < 0.95
-
-
-def test_pure_privacy_and_block_by_block(tmp_path: Path) -> None:
+def test_pure_privacy_ties_and_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pure = a_run(tmp_path / "pure", 'mechanism = "discrete-laplace"', 'epsilon = "1"')
-    moves = od.advise(pure)
-    (move, *_) = [one for one in moves if one.kind == "between"]
-    assert all(0 < price.before <= 1 and 0 < price.after <= 1 for price in move.prices)
+    (*_, advice) = od.advise(pure)
+    assert advice.kind == FREE
+    assert all(0 < price.before <= 1 and 0 < price.after <= 1 for price in advice.prices)
     leaves = a_run(tmp_path / "leaves", 'estimator = "block-by-block"\ndrop_invariants = ["total"]')
     with pytest.raises(ConfigError, match="nothing to move"):
         od.advise(leaves)
+    monkeypatch.setattr("opendas.runs.simulated.forecast.TIMED_CELLS", 3)
+    with pytest.raises(ConfigError, match=r"too many cells, or is tied.*nothing is advised"):
+        od.advise(pure)
 
 
 def test_the_command_says_it(tmp_path: Path) -> None:
-    a_run(tmp_path)
-    result = CliRunner().invoke(cli, ["plan", str(tmp_path / "run.toml"), "--advise", "--json"], obj={})
+    path = a_run(tmp_path).path
+    result = CliRunner().invoke(cli, ["plan", str(path), "--advise", "--json"], obj={})
     assert result.exit_code == 0, result.output
-    answer = json.loads(result.stdout)
-    assert {move["kind"] for move in answer["advice"]} == {"within", "between"}
-    assert all(Fraction(share) >= 0 for move in answer["advice"] for share in move["geolevels"].values())
-    assert {row["geolevel"] for row in answer["gains"]} == {"region", "town", "block"}
-    text = CliRunner().invoke(cli, ["plan", str(tmp_path / "run.toml"), "--advise"], obj={}).stdout
-    assert "of the loss from region to town" in text
+    said = json.loads(result.stdout)["advice"]
+    assert [advice["kind"] for advice in said] == [KEPT, FREE]
+    assert all(sum(map(Fraction, advice["geolevels"].values())) == 1 for advice in said)
+    result = CliRunner().invoke(cli, ["plan", str(path), "--advise", "--records", "900"], obj={})
+    assert f"opendas tune {path} --same-loss --records 900 --to plan.toml" in result.stderr
+    text = result.stdout
+    assert "better shares of the same loss, geolevels kept: block -" in text
     assert "epsilon of moving within a" in text
+    start = text.rindex("[budget]")
+    pasted = tomllib.loads(text[start:])["budget"]
+    assert sum(map(Fraction, pasted["geolevels"].values())) == 1
+    assert all(sum(map(Fraction, parts.values())) == 1 for parts in pasted["queries"].values())

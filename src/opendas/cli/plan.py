@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from opendas.runs.progress.clock import size_text
 @click.command("plan")
 @run_file_argument
 @click.option(
-    "--advise", is_flag=True, help="Also name budget moves: what they give, what they cost, and their price."
+    "--advise", is_flag=True, help="Also look for better shares of the same loss, and say what they cost."
 )
 @click.option("--full", is_flag=True, help="Also the noise of every query group, and all that is expected.")
 @click.option(
@@ -45,7 +45,7 @@ def plan_command(
     with telling_compilation():
         plan = opendas.plan(run, records=records).to_dict()
     if advise:
-        plan["advice"] = [move.to_dict() for move in opendas.advise(run)]
+        plan["advice"] = [advice.to_dict() for advice in opendas.advise(run, records=records)]
     both = [plan["companion"], plan] if "companion" in plan else [plan]
     for warning in dict.fromkeys(warning for each in both for warning in each["warnings"]):
         message(f"warning: {warning}")
@@ -59,9 +59,12 @@ def plan_command(
         if "companion" in plan:
             click.echo(f"\n{each['product']}")
         (_show_plan if full else _show_summary)(each)
-        for move in each.get("advice", ()):
-            click.echo()
-            _show_move(move)
+        if "advice" in each:
+            _show_advice(each)
+    if advise:
+        given = f" --records {records}" if records else ""
+        tune = f"opendas tune {run_file} --same-loss{given} --to plan.toml"
+        message(f"A search by runs, which confirms what it finds: {tune}")
     if not full:
         message(f"More: opendas plan {run_file} --full")
 
@@ -175,20 +178,36 @@ def _forecast(forecast: dict[str, Any]) -> Iterator[str]:
 _MOST_EFFECTS = 6
 
 
-def _show_move(move: dict[str, Any]) -> None:
-    click.echo(move["text"])
-    for name, what in (("effects", "by the noise alone"), ("tried", "released counts, tried on made ones")):
-        effects = sorted(move[name], key=lambda effect: float(effect["change"]))
-        costs = [effect for effect in effects[_MOST_EFFECTS:] if effect["change"] > 0][-_MOST_EFFECTS:]
-        if effects:
-            click.echo(f"  {what}:")
-        for effect in effects[:_MOST_EFFECTS] + costs:
-            click.echo(
-                f"    {effect['geolevel']}, {effect['query']}: {effect['before']:.4g} to "
-                f"{effect['after']:.4g} ({effect['change']:+.1%})"
-            )
-    for price in move["prices"]:
-        click.echo(f"  epsilon of {price['what']}: {price['before']:.4g} to {price['after']:.4g}")
+def _show_advice(plan: dict[str, Any]) -> None:
+    from opendas.runs.config.released import toml_document
+
+    leaves = plan["rows"][-1]["geolevel"]
+    if not plan["advice"]:
+        click.echo(f"\nbetter shares of the same loss: none found for {leaves}")
+    for advice in plan["advice"]:
+        change = f"{advice['improved']:+.0%}"
+        click.echo(f"\nbetter shares of the same loss, {advice['kind']}: {leaves} {change} by the forecast")
+        _show_effects(
+            "forecast, by least squares on the cells that synthetic records have", advice["effects"]
+        )
+        _show_effects("released counts, tried on synthetic records", advice["tried"])
+        for price in advice["prices"]:
+            click.echo(f"  epsilon of {price['what']}: {price['before']:.4g} to {price['after']:.4g}")
+        shares = {name: advice[name] for name in ("geolevels", "queries")}
+        click.echo(toml_document({"budget": shares}).rstrip())
+
+
+def _show_effects(what: str, effects: Sequence[Row]) -> None:
+    """Print the errors that fall most, and those that grow most."""
+    ordered = sorted(effects, key=lambda effect: float(effect["change"]))
+    grown = [effect for effect in ordered[_MOST_EFFECTS:] if effect["change"] > 0][-_MOST_EFFECTS:]
+    shown = [*ordered[:_MOST_EFFECTS], *grown]
+    click.echo(f"  {what}{'' if len(shown) == len(ordered) else f' ({len(shown)} of {len(ordered)})'}:")
+    for effect in shown:
+        click.echo(
+            f"    {effect['geolevel']}, {effect['query']}: {effect['before']:.4g} to {effect['after']:.4g} "
+            f"({effect['change']:+.1%})"
+        )
 
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:

@@ -160,30 +160,3 @@ def gain_rows(expected: ExpectedError, queries: Iterable[str]) -> tuple[GainRow,
             before = plain[geolevel, row.query]
             found.append(GainRow(geolevel, row.query, row.areas, before.mean_sd, row.mean_sd))
     return tuple(found)
-
-
-def mean_coefficients(expected: ExpectedError) -> Floats:
-    """Return how much each level's own variance counts in the mean variance of each level.
-
-    Returns (levels, levels): the mean over a level's geounits of an answer's variance is this row times the
-    variances that the answer has by the own measurements of a geounit of each level (without invariants).
-    Depends on the spine and the shares of geounits, not on the query groups.
-    """
-    levels = expected.spine.levels
-    exponent = _exponent(expected)
-    found = np.zeros((len(levels), len(levels)))
-    above = np.zeros((0, len(levels)))
-    for number, level in enumerate(levels):
-        multiple = _multiples(expected, number)
-        measured = multiple > 0
-        inverse = np.where(measured, 1.0 / np.where(measured, multiple, 1.0) ** exponent, 0.0)
-        if number:
-            pull = _pull(level.parent, multiple, exponent)
-            here = pull[:, None] ** 2 * above[level.parent]
-            here[:, number] += inverse * (1.0 - pull)
-        else:
-            here = np.zeros((len(level), len(levels)))
-            here[:, 0] = inverse
-        found[number] = here.mean(axis=0)
-        above = here
-    return found

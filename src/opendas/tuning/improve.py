@@ -20,6 +20,7 @@ from opendas.budget.allocation import Budget, shares_json
 from opendas.custody.account import TUNE
 from opendas.errors import ConfigError, EstimationError
 from opendas.geography.frame import Frame, Grouping
+from opendas.geography.spine import Spine
 from opendas.measurement.loss import within_losses
 from opendas.metrics.errors import levels_of
 from opendas.privacy.exact import format_fraction
@@ -234,7 +235,7 @@ def _improve(run: Run, wishes: Wishes) -> Improvement:
         data = run.read()
         made = data.frame, data.histogram
     trials = _Runs(run, made, wishes)
-    space = _space(run, trials.simulator)
+    space = space_of(run, trials.simulator)
     comparison = Comparison(trials, range(wishes.runs), wishes.tell)
     found = search(comparison, space, rounds=wishes.rounds, steps=wishes.steps)
     seeds = range(CONFIRMING, CONFIRMING + wishes.confirm)
@@ -321,7 +322,11 @@ def start_of(run: Run) -> Candidate:
     return Candidate(Strategy("start", {}), losses)
 
 
-def _space(run: Run, simulator: Simulator) -> Space:
+def space_of(run: Run, simulator: Simulator, part_of: Spine | None = None) -> Space:
+    """Return where plans of a run's loss are looked for, with the counts of a simulator.
+
+    `part_of`: the spine that these are a part of.
+    """
     start, budget = start_of(run), run.budget
     measured = (name for losses in start.losses.values() for name in losses or {})
     queries = tuple(dict.fromkeys((*run.product.query_names, *measured)))
@@ -329,7 +334,9 @@ def _space(run: Run, simulator: Simulator) -> Space:
     precision = np.array(
         [[_precision(budget, level, q) ** (1 / power) for q in queries] for level in start.losses]
     )
-    return Space(start, simulator.populated(queries), precision / float(budget.total * _SMALL), power)
+    return Space(
+        start, simulator.populated(queries, part_of), precision / float(budget.total * _SMALL), power
+    )
 
 
 def _precision(budget: Budget, level: str, query: str) -> float:

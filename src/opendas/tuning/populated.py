@@ -21,6 +21,7 @@ import numpy as np
 from opendas.arrays import Floats, Ints
 from opendas.constraints.table import invariant_geolevels
 from opendas.geography.spine import Spine
+from opendas.runs.simulated.trial import far_apart
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
@@ -30,7 +31,6 @@ LEAVES, CELLS = 300, 400
 EXACT = 1e4
 """Precision of what is invariant."""
 
-_GOLDEN = (5**0.5 - 1) / 2
 _LEAST = 1e-6  # precision of a cell that nothing measures: a standard error of a thousand
 _MEAN = float(np.sqrt(2 / np.pi))  # mean absolute value of a normal law, in standard errors
 
@@ -69,14 +69,23 @@ class Populated:
 
     @classmethod
     def of(
-        cls, counts: Histogram, spine: Spine, product: Product, queries: Sequence[str], *, whole_tree: bool
+        cls,
+        counts: Histogram,
+        spine: Spine,
+        product: Product,
+        queries: Sequence[str],
+        *,
+        whole_tree: bool,
+        part_of: Spine | None = None,
     ) -> Self:
         """Look at a part of a spine.
 
         - `counts`: public, a row for each leaf in the order of the frame.
+        - `part_of`: the whole spine, where this is the spine of a part of its leaves.
         - `whole_tree`: by least squares over the whole tree, else from the top down.
         """
         groups = product.workload.groups(queries)
+        sizes = [len(level) for level in (part_of or spine).levels]
         exact = invariant_geolevels(product, spine)
         counts = counts.take(spine.leaf_order)
         leaves = _chosen(counts, spine.leaf_starts(max(0, len(spine.levels) - 3)))
@@ -107,7 +116,7 @@ class Populated:
                         np.ix_(place, place),
                     )
                 )
-            whole = len(level) / (len(spine.levels[number - 1]) if number else len(level))
+            whole = sizes[number] / sizes[number - 1] if number else 1.0
             ratios.append(max(1.0, whole * numbers[-1] / len(held)))
             numbers.append(len(held))
             above, units_above = held, units
@@ -215,8 +224,7 @@ def _chosen(counts: Histogram, starts: Ints) -> Ints:
     """
     chosen: list[Ints] = []
     seen: set[int] = set()
-    spread = np.arange(len(starts) - 1) * _GOLDEN % 1.0
-    for unit in np.argsort(spread).tolist():
+    for unit in far_apart(len(starts) - 1).tolist():
         leaves = np.arange(starts[unit], starts[unit + 1])
         cells = seen.union(counts.cells[counts.indptr[leaves[0]] : counts.indptr[leaves[-1] + 1]].tolist())
         number = sum(map(len, chosen))

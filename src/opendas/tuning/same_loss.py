@@ -19,7 +19,7 @@ from scipy import stats
 from opendas.arrays import Floats
 from opendas.tuning.candidate import Candidate, Strategy
 from opendas.tuning.populated import Populated
-from opendas.tuning.shares import LEAST, Wish, best_losses, exact_shares
+from opendas.tuning.shares import LEAST, Wish, best_losses, exact_shares, weights
 
 SURE = 0.975
 """Probability, by Student's law, that a row that got no worse is not taken for worse."""
@@ -35,7 +35,6 @@ KEPT, FREE = "geolevels kept", "geolevels free"
 
 _EXPLAINED = float(np.log(1.5))  # logarithms of errors this close to expected ones are explained by them
 _HALVES = 2  # plans between one that is allowed and one that is not
-_OTHERS = 0.05  # what errors that are no aim weigh together, beside those that are
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +289,7 @@ def _of_kind(
 
     known = table({change.row: change.before for change in judged.changes})
     aims, held = (table(dict.fromkeys(of, 1.0)) * (known > 0) for of in (rows.aims, rows.held))
-    others = (known > 0) * (1 - aims)
-    weight = aims / max(1.0, aims.sum()) + _OTHERS * others / max(1.0, others.sum())
+    weight = weights(aims, known > 0)
     ceiling = np.where(held > 0, np.log(np.maximum(known, 1e-12)), np.inf)
 
     def correction(plan: Judged) -> Floats:

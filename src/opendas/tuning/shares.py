@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 from scipy.optimize import minimize
 
-from opendas.arrays import Floats
+from opendas.arrays import Bools, Floats
 from opendas.tuning.populated import Populated
 
 UNIT = 10_000
@@ -22,6 +22,7 @@ LEAST = 0.001
 
 _SEED = 0.005  # what every query group gets at the beginning, so that it can grow
 _MOST = 0.6  # part of a loss that floors take at most
+_OTHERS = 0.05  # what errors that are no aim weigh together, beside those that are
 _NONE = 1e-12  # an error that is exactly zero
 _STIFF = 5.0  # how strongly a ceiling holds
 _OUTER, _INNER = 5, 30  # corrections of the multipliers, and steps for each
@@ -49,6 +50,13 @@ class Wish:
         pressed = np.maximum(0.0, multipliers + _STIFF * self.over(errors))
         value = (self.weight * np.log(size)).sum() + (pressed**2 - multipliers**2).sum() / (2 * _STIFF)
         return float(value), (self.weight + pressed) / size
+
+
+def weights(aims: Floats, known: Bools) -> Floats:
+    """Return what errors weigh, (l, q): those that are an aim (1, else 0), and a little the others known."""
+    others = known * (1 - aims)
+    found: Floats = aims / max(1.0, aims.sum()) + _OTHERS * others / max(1.0, others.sum())
+    return found
 
 
 def best_losses(

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from opendas.errors import ConfigError
 from opendas.geography.frame import Frame, Grouping
+from opendas.geography.spine import Spine
 from opendas.metrics.errors import LevelErrors, level_errors, project
 from opendas.runs.context.run import Run
 from opendas.runs.simulated.simulation import Simulation
@@ -21,6 +22,8 @@ from opendas.topdown.model import WHOLE_TREE
 from opendas.tuning.candidate import Candidate
 from opendas.tuning.populated import Populated
 from opendas.tuning.targets import Tally, Target
+
+NOT_TRIED = "has too many cells, or is tied: it is not tried on synthetic counts"
 
 
 class Simulator:
@@ -74,11 +77,20 @@ class Simulator:
             for group in groups
         )
 
-    def populated(self, queries: Sequence[str]) -> Populated:
-        """Return the cells that have records in a part of the counts."""
+    def populated(self, queries: Sequence[str], part_of: Spine | None = None) -> Populated:
+        """Return the cells that have records in a part of the counts.
+
+        `part_of`: the spine that they are a part of.
+        """
         run = self.run.on_frame(self.frame)
-        whole_tree = run.resolved.estimator in WHOLE_TREE
-        return Populated.of(self.truth, run.spine, run.product, queries, whole_tree=whole_tree)
+        return Populated.of(
+            self.truth,
+            run.spine,
+            run.product,
+            queries,
+            whole_tree=run.resolved.estimator in WHOLE_TREE,
+            part_of=part_of,
+        )
 
     def _errors(
         self, candidate: Candidate, seed: int, geolevels: Sequence[str | Grouping]
@@ -109,8 +121,5 @@ def synthetic(run: Run, records: float | None = None) -> tuple[Frame, Histogram]
     """
     trial = Trial.of(run, records, most=len(run.frame))
     if trial is None:
-        raise ConfigError(
-            f"{run.product.name} has too many cells, or is tied: it is not tried on synthetic counts. Name "
-            "public stand-in data with source."
-        )
+        raise ConfigError(f"{run.product.name} {NOT_TRIED}. Name public stand-in data with source.")
     return trial.simulation.run.frame, trial.counts

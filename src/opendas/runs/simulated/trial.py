@@ -13,10 +13,12 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
+from opendas.arrays import Ints
 from opendas.budget.allocation import Budget
 from opendas.constraints.table import bound_table
 from opendas.demo.synthetic_counts import synthetic_counts
 from opendas.errors import ConfigError, OpendasError
+from opendas.geography.spine import Spine
 from opendas.metrics.errors import LevelErrors, level_errors, query_rows
 from opendas.runs.config.model import BUILT_IN_PRODUCTS
 from opendas.runs.context.run import Run
@@ -34,6 +36,7 @@ OTHER_CHILD_CELLS = 20_000.0
 """The same for a trial of the other estimator, whose time can grow by twice the power: a few seconds."""
 DRAWS = 3
 """Draws of the noise over which errors are averaged."""
+_GOLDEN = (5**0.5 - 1) / 2
 FEWEST = 10
 """Geounits of the part that a geolevel needs to be spoken of."""
 
@@ -96,6 +99,7 @@ class Trial:
         at_top: bool = False,
         child_cells: float = CHILD_CELLS,
         most: int = LEAVES,
+        spread: bool = False,
     ) -> Trial | None:
         """Return the trial of a run; None where no small run can be made of its product.
 
@@ -104,12 +108,13 @@ class Trial:
           records.
         - `child_cells`: where there are many cells, about how many leaves times cells with records it has.
         - `most`: leaves of the trial: the first of the frame.
+        - `spread`: in their place whole geounits of two levels above, far apart from each other.
         """
         if not timed(run.product):
             return None
         whole = at_top and records is not None and run.product.schema.size > MANY_CELLS
         leaves = min(FEWEST, len(run.frame)) if whole else _leaves(run, records, child_cells, most)
-        frame = run.frame.take(np.arange(leaves))
+        frame = run.frame.take(_far_apart(run.spine, leaves) if spread else np.arange(leaves))
         # Records of nobody have no earlier census.
         part = run.changed(product=replace(run.product, prior=None)).on_frame(frame)
         free = bound_table(replace(run.product, invariants=()), frame, part.spine, {})
@@ -148,6 +153,21 @@ class Trial:
             tuple(TriedRow(*key, float(np.mean(values))) for key, values in found.items()),
             tuple(_usual(name, levels) for name, levels in usual.items()),
         )
+
+
+def far_apart(number: int) -> Ints:
+    """Return an order of so many things in which the first ones, however many, lie far apart."""
+    return np.argsort(np.arange(number) * _GOLDEN % 1.0)
+
+
+def _far_apart(spine: Spine, most: int) -> Ints:
+    """Return which leaves of the frame lie in whole geounits far apart, ascending: at most so many."""
+    starts = spine.leaf_starts(max(0, len(spine.levels) - 3))
+    units = far_apart(len(starts) - 1)
+    ends = np.cumsum(np.diff(starts)[units])
+    chosen = [np.arange(starts[unit], starts[unit + 1]) for unit in units[ends <= most]]
+    places = np.concatenate(chosen or [np.arange(min(most, starts[-1]))])
+    return np.sort(spine.leaf_order[places])
 
 
 def _leaves(run: Run, records: float | None, child_cells: float, most: int) -> int:
