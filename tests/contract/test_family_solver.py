@@ -103,6 +103,27 @@ def test_non_negativity_binds():
     np.testing.assert_allclose(solve(problem).x, [[5.0, 0.0], [5.0, 2.0]], atol=1e-12)
 
 
+def test_bounds_far_above_the_counts_of_a_root_do_not_blur_its_signs():
+    # 99,999 people in every unit: cells at -0.002 were taken for rounding, as if the others were millions.
+    cells = np.arange(240, dtype=np.int32)
+    maps = ((1.0, np.zeros(240, np.int32)), (1.0, cells // 60), (0.5, cells))
+    for seed in (16, 17, 18):  # 16 had no certified solution
+        rng = np.random.default_rng(seed)
+        truth = np.where(rng.random(240) < 0.6, 0.0, rng.geometric(0.02, 240))
+        truth[:3] = 7000.0, 2000.0, 1500.0
+        linear = np.zeros(240)
+        for weight, rows in maps:
+            answers = np.bincount(rows, truth)
+            linear += weight * (answers + rng.normal(0.0, 3.0, len(answers)))[rows]
+        every = np.ones((1, 240), dtype=bool)
+        problem = FamilyProblem(
+            maps, linear[None], None, every, every, np.zeros((1, 1)), np.full((1, 1), 6e8)
+        )
+        answer = solve(problem)
+        assert answer.status is Status.OPTIMAL
+        assert certify(problem, answer.x) <= 1e-7
+
+
 def test_total_only_is_spread_in_proportion_to_the_parent():
     total = ((0.2, np.zeros(3, np.int32)),)
     answers = np.array([30.0, 12.0])

@@ -220,17 +220,30 @@ def _from_point(small: _Small, near: Near) -> tuple[Bools, Sides]:
 def magnitude(problem: FamilyProblem) -> float:
     """Typical count of a cell: what tolerances are relative to.
 
-    What is exact of a root, or at least there, tells its size; upper bounds only where nothing else does:
-    99,999 people in every housing unit are many times a state, and signs would count as right that are wrong
-    by more than the certificate allows.
+    What is exact of a root, or at least there, tells its size. Upper bounds alone do not: 99,999 people in
+    every housing unit are many times a state, and signs would count as right that are wrong by more than the
+    certificate allows. There the linear term ``b`` tells it too: no entry of a Hessian exceeds its largest
+    diagonal, so that ``b = A x`` of the positive cells asks for a total of at least ``b`` over that diagonal.
     """
     if problem.parent is not None:
         return problem.top
     exact = problem.lower[problem.lower == problem.upper]
     known = np.concatenate([exact, problem.joint_rows[1], problem.lower[np.isfinite(problem.lower)]])
-    if not np.any(known > 0.0):
-        known = problem.upper[np.isfinite(problem.upper)]
-    return max(1.0, float(known.max(initial=0.0)) / max(1, problem.cells))
+    total = float(known.max(initial=0.0))
+    if total <= 0.0:
+        most = problem.upper[np.isfinite(problem.upper)]
+        total = min(float(most.max(initial=0.0)), _least_total(problem))
+    return max(1.0, total / max(1, problem.cells))
+
+
+def _least_total(problem: FamilyProblem) -> float:
+    """Return a total that the linear term of a root asks for at the least, in counts."""
+    if problem.hessians is None:
+        largest = problem.scale * sum(weight for weight, _ in problem.terms)
+    else:
+        largest = problem.hessians.diagonal().max(axis=1, initial=0.0)
+    asked = problem.linear.max(axis=1, initial=0.0)
+    return float((asked / np.where(largest > 0.0, largest, 1.0)).max(initial=0.0))
 
 
 def _one_by_one(
