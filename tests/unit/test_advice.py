@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from fractions import Fraction
 from pathlib import Path
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from support.mini import mini_frame, write_mini
 
 import opendas as od
+import opendas.tuning.advice as advice_module
 from opendas.cli.main import cli
 from opendas.errors import ConfigError
 from opendas.measurement.loss import attribute_losses, within_losses
@@ -62,6 +64,21 @@ def forecast(run: od.Run) -> dict[tuple[str, str], float]:
     errors = tree.errors(precisions)
     levels = [level.geolevel for level in run.plan.levels]
     return {(level, q): errors[i, j] for i, level in enumerate(levels) for j, q in enumerate(queries)}
+
+
+def test_geolevels_that_are_not_measured_stay_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advice_module, "BETTER", 0.0)  # there is little to gain without the middle
+    run = a_run(tmp_path)
+    text = run.path.read_text()
+    budget = 'geolevels = { region = "1/2", town = "0", block = "1/2" }'
+    run.path.write_text(re.sub(r"geolevels = {[^}]*}", budget, text.replace('"*" = {', "region = {", 1)))
+    run.path.write_text(run.path.read_text() + SHARES.replace('"*"', "block") + "\n")
+    found = od.advise(od.load(run.path))
+    assert found
+    for advice in found:
+        changed = with_advice(run, advice, tmp_path / "advised.toml")
+        assert list(advice.queries) == ["region", "block"]
+        assert changed.budget.geolevels["town"] == 0
 
 
 @pytest.mark.parametrize("estimator", ["topdown", "informed"])

@@ -14,6 +14,7 @@ import numpy as np
 from opendas.errors import BudgetError
 from opendas.privacy.exact import canonical_json, format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours, noise_distribution
+from opendas.privacy.zcdp import epsilon_cks
 from opendas.sampling.mechanisms import AnyNoise
 from opendas.schema.declarations import ContributionBound, Distinct
 from opendas.schema.product import Product
@@ -172,6 +173,12 @@ class Budget:
         object.__setattr__(self, "delta", delta)
         object.__setattr__(self, "geolevels", MappingProxyType(levels))
         object.__setattr__(self, "queries", MappingProxyType(_written_out(self.queries, levels)))
+
+    def epsilon(self, loss: Fraction) -> float:
+        """Return the epsilon of a loss under the mechanism: by the formula ``cks`` where it is a rho."""
+        if not self.mechanism.is_zcdp:
+            return float(loss)
+        return epsilon_cks(loss, self.delta) if loss else 0.0
 
     def __reduce__(self) -> tuple[object, ...]:
         # A mapping proxy cannot be pickled; engines send budgets to other processes.

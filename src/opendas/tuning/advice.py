@@ -18,7 +18,6 @@ from opendas.arrays import Floats
 from opendas.budget.allocation import shares_json
 from opendas.errors import ConfigError
 from opendas.measurement.loss import attribute_losses, within_losses
-from opendas.privacy.zcdp import epsilon_cks
 from opendas.runs.context.run import Run
 from opendas.runs.simulated.trial import Trial, TriedRow
 from opendas.tuning.improve import space_of
@@ -77,7 +76,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A plan of exactly the same loss that is expected to err less at the leaves, and nowhere more.
+    """A plan of exactly the same loss that is expected to err less at the leaves.
 
     Parameters
     ----------
@@ -133,8 +132,8 @@ def advise(run: Run, *, records: float | None = None) -> tuple[Advice, ...]:
     -------
     tuple of Advice
         With geolevels' shares kept, then with free ones; only plans that lower the expected errors of the
-        leaves by :data:`BETTER` on average. No expected error of any other query group or geolevel grows
-        notably.
+        leaves by :data:`BETTER` on average. Other expected errors are held where they are, nearly: `effects`
+        says which grow.
 
     Raises
     ------
@@ -166,10 +165,7 @@ def advise(run: Run, *, records: float | None = None) -> tuple[Advice, ...]:
             Advice(
                 kind,
                 other.budget.geolevels,
-                {
-                    level: {name: share for name, share in other.budget.query_shares(level).items() if share}
-                    for level in other.budget.geolevels
-                },
+                other.budget.queries,
                 improved,
                 tuple(_effects(space, before, after)),
                 tuple(_tried(tried, part.errors(other.budget))),
@@ -184,7 +180,7 @@ def _expected(space: Space, losses: Floats) -> Floats:
 
 
 def _wish(space: Space, before: Floats) -> Wish:
-    """Lower the errors of the leaves; let no other one grow."""
+    """Lower the errors of the leaves; hold the others."""
     known, none = before > _EXACT, np.zeros_like(before)
     aims = none.copy()
     aims[-1] = known[-1]
@@ -214,10 +210,4 @@ def _prices(run: Run, other: Run) -> Iterator[Price]:
         before, after = losses(run.plan, run.protection), losses(other.plan, other.protection)
         for name in before:
             if before[name] != after.get(name) and name in after:
-                yield Price(words.format(name), _epsilon(run, before[name]), _epsilon(run, after[name]))
-
-
-def _epsilon(run: Run, loss: Fraction) -> float:
-    if not run.budget.mechanism.is_zcdp:
-        return float(loss)
-    return epsilon_cks(loss, run.budget.delta) if loss else 0.0
+                yield Price(words.format(name), *map(run.budget.epsilon, (before[name], after[name])))

@@ -25,7 +25,6 @@ from opendas.measurement.loss import within_losses
 from opendas.metrics.errors import levels_of
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import noise_distribution
-from opendas.privacy.zcdp import epsilon_cks
 from opendas.runs.allocate import demonstration
 from opendas.runs.config.words import checked_line, nearest
 from opendas.runs.context.account import note_reading, tagger_of
@@ -294,10 +293,7 @@ class _Runs:
         """Return epsilon of moving within a geounit of the level above the leaves."""
         run = self.run.changed(budget=candidate.spec(self.run.resolved.budget))
         losses = list(within_losses(run.plan, run.protection).values())
-        loss, budget = losses[-2 if len(losses) > 1 else -1], run.budget
-        if not budget.mechanism.is_zcdp:
-            return float(loss)
-        return epsilon_cks(loss, budget.delta) if loss else 0.0
+        return run.budget.epsilon(losses[-2 if len(losses) > 1 else -1])
 
     def _sums(self, simulator: Simulator, name: str, candidate: Candidate, seed: int) -> Sums:
         found = self._memory.get(name, seed)

@@ -239,7 +239,7 @@ def magnitude(problem: FamilyProblem) -> float:
 def _least_total(problem: FamilyProblem) -> float:
     """Return a total that the linear term of a root asks for at the least, in counts."""
     if problem.hessians is None:
-        largest = problem.scale * sum(weight for weight, _ in problem.terms)
+        largest = problem.scale * problem.weight
     else:
         largest = problem.hessians.diagonal().max(axis=1, initial=0.0)
     asked = problem.linear.max(axis=1, initial=0.0)
