@@ -29,6 +29,8 @@ geounit, as counted in a run of a table with 1.6 million cells."""
 _LEAST_GIB = 2
 """Of memory, and of disk."""
 
+_PACKAGE = Path(__file__).parents[2]
+
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)\s*(?:>=\s*(?P<least>[0-9.]+))?")
 
 
@@ -156,8 +158,7 @@ def version_at_least(version: str, least: str) -> bool:
 
 def _documentation() -> Finding:
     """Say where the pages are that messages name as docs/...; the wheel holds them."""
-    package = Path(__file__).parents[1]
-    found = [folder for folder in (package / "docs", package.parents[1] / "docs") if folder.is_dir()]
+    found = [folder for folder in (_PACKAGE / "docs", _PACKAGE.parents[1] / "docs") if folder.is_dir()]
     detail = f"pages named docs/... are in {found[0]}" if found else "no pages are installed"
     return Finding("documentation", "ok" if found else "note", detail)
 
@@ -193,7 +194,7 @@ def _extra(module: str, extra: str, without: str) -> Finding:
 def _compiler_cache() -> Finding:
     """Whether compiled kernels can be kept; without, every start compiles for about a minute."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
-    own = (Path(__file__).parent.parent, Path(os.path.expanduser("~/.cache")))
+    own = (_PACKAGE, Path(os.path.expanduser("~/.cache")))
     for place in [Path(chosen)] if chosen else own:
         if writable(place):
             return Finding("compiler cache", "ok", f"kept under {place}")
