@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 from opendas.budget.allocation import Budget
 from opendas.budget.resolve import BudgetSpec
 from opendas.errors import FormatError
+from opendas.files.storage.remote import RemoteAddress
 from opendas.geography.recipe import NAMED_SPINES, Recipe, SpineStep, recipe_levels, stand_ins
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
@@ -84,6 +85,8 @@ def move_paths(document: dict[str, Any], old: Path, new: Path) -> None:
     def moved(value: Any) -> Any:
         if isinstance(value, list):
             return [moved(item) for item in value]
+        if RemoteAddress.of(value) is not None:
+            return value
         place = Path(value).expanduser()
         return value if place.is_absolute() else os.path.relpath(old / place, new)
 
@@ -95,6 +98,7 @@ def move_paths(document: dict[str, Any], old: Path, new: Path) -> None:
         ("geography", "frame"),
         ("geography", "block_assignment"),
         ("prior", "path"),
+        ("tie", "release"),
     ):
         value = document.get(section, {}).get(key)
         if value is not None and value != FRAME_FROM_RECORDS:
