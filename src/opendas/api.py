@@ -596,9 +596,7 @@ def replicates(
         if tied is not None:
             raise ConfigError("tied belongs to a release: published microdata have no ties that are known.")
         with release.at_hand() as own:
-            scratch = own.folder / "state"
-            file = draw(own.base, own.replicates_file, scratch)
-            scratch.rmdir()
+            file = draw(own.base, own.replicates_file, own.folder / "state")
             if records is not None:
                 write_replicate_microdata(own.base, file, records / own.base.product, ())
             return {own.base.product: file.path}

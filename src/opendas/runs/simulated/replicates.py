@@ -194,6 +194,10 @@ class _Draw:
     def part(self, number: int) -> Path:
         return self.parts / f"{number:06d}.parquet"
 
+    def is_drawn(self, number: int) -> bool:
+        part = self.part(number)
+        return part.is_file() and ReplicateFile(part).about == replace(self.about, runs=number)
+
     def __call__(self, number: int) -> None:
         start, found = _replicate(self.base, self.about.seed, number)
         with replicate_sink(self.part(number), replace(self.about, runs=number)) as sink:
@@ -240,7 +244,7 @@ def draw_replicates(
         )
     make_folder(parts)
     draw = _Draw(base, about, parts)
-    todo = [number for number in range(there + 1, runs + 1) if not draw.part(number).is_file()]
+    todo = [number for number in range(there + 1, runs + 1) if not draw.is_drawn(number)]
     _draw_all(draw, todo, runs, workers or cores(), progress)
     make_folder(path.parent)
     with replicate_sink(path, about) as sink:
@@ -248,6 +252,8 @@ def draw_replicates(
             source = known if known is not None and number <= there else ReplicateFile(draw.part(number))
             write_replicate(sink, number, run.frame, source.differences(number, run.frame, counts.size))
     shutil.rmtree(parts)
+    if not any(scratch.iterdir()):
+        scratch.rmdir()
     return ReplicateFile(path)
 
 
