@@ -168,6 +168,9 @@ def melt(columns: Mapping[str, Column], wanted: str, to: Path) -> LongTable:
             f"several times. Take one, for instance --melt {wide.example}."
         )
     uppers = _uppers(columns, wide)
+    taken = {*uppers, wide.geocode} & {CATEGORY, COUNT}
+    if taken:
+        raise ConfigError(f"--melt: the long table has a column {min(taken)!r} of its own; rename this one.")
     rows = len(columns[wide.geocode].of_row)
     places = {
         name: np.array(columns[name].values)[columns[name].of_row].repeat(len(labels))
