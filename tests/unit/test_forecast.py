@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> Run:
 def test_time_is_that_of_the_geounits_shared_by_the_workers(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(module, "cores", lambda: 2)
     one, two, crowd = (
         forecast_run(run.plan, "topdown", workers, geounit_seconds=SECONDS) for workers in (1, 2, 8)
     )

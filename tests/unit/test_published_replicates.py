@@ -151,8 +151,9 @@ def test_drawn_replicates_are_found_again_and_those_of_another_run_file_are_draw
         draw(self, number)
 
     for seed in (0, 1):
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch:
             patch.setattr(drawing._Draw, "__call__", first_alone)
-            drawn("one", "again", seed=seed)
+            with pytest.raises(KeyboardInterrupt):
+                drawn("one", "again", seed=seed)
     assert drawn("two", "again", resume=True) == straight
     assert len(list((tmp_path / "again" / "state").iterdir())) == 1, "that of the other seed can be finished"

@@ -10,7 +10,6 @@ is read.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ import numpy as np
 from opendas.arrays import Floats, Ints
 from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.engines.drive import estimate_spine
+from opendas.engines.local import cores
 from opendas.engines.work import KeyedSource, Worker
 from opendas.errors import EnvironmentFailure
 from opendas.geography.spine import Spine
@@ -206,8 +206,7 @@ def forecast_run(
     """
     sizes = {name: len(level) for name, level in zip(plan.spine.names, plan.spine.levels, strict=True)}
     leaves, cells = len(plan.spine.leaf), min(plan.product.schema.size, MANY_CELLS)
-    cores = os.cpu_count() or 1
-    speed = 1 + SECOND_WORKER * (min(workers, cores) - 1)
+    speed = 1 + SECOND_WORKER * (min(workers, cores()) - 1)
     steps = {name: sizes[name] * one / speed for name, one in (geounit_seconds or {}).items()}
     mapped = max(0, leaves - MAPPED_LEAVES)
     main = MAIN_MB + ((leaves - mapped) * MAIN_LEAF + mapped * MAPPED_LEAF) / 2**20
@@ -240,12 +239,12 @@ def forecast_run(
         full,
         full_mb,
         workers,
-        tuple(_assumptions(plan, estimator, workers, cores, measured=bool(steps), records=records)),
+        tuple(_assumptions(plan, estimator, workers, measured=bool(steps), records=records)),
     )
 
 
 def _assumptions(
-    plan: MeasurementPlan, estimator: str, workers: int, cores: int, *, measured: bool, records: float | None
+    plan: MeasurementPlan, estimator: str, workers: int, *, measured: bool, records: float | None
 ) -> list[str]:
     levels = zip(plan.spine.names, plan.spine.levels, strict=True)
     size = ", ".join(f"{len(level):,} {name}" for name, level in reversed(list(levels)))
@@ -268,8 +267,8 @@ def _assumptions(
         "memory and disk are those of synthetic states (45 persons or 20 housing units a leaf) in Parquet "
         "files: how many records there are is known only when the input is read"
     )
-    if workers > cores:
-        lines.append(f"{workers} workers share {cores} cores")
+    if workers > cores():
+        lines.append(f"{workers} workers share {cores()} cores")
     return lines
 
 
