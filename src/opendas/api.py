@@ -773,7 +773,7 @@ def swap(
 
     chosen = Swap(**parameters)
     note_reading(EXACT, tagger_of(run), product=run.product.name, ledger=_path(ledger))
-    return write_swapped(run, Path(to), chosen, seed)
+    return write_swapped(run.resolved.reader, run.frame, Path(to), chosen, seed)
 
 
 @overload

@@ -19,7 +19,6 @@ from opendas.budget.allocation import ONE_RECORD, Budget, Contribution
 from opendas.budget.noise import attribute_rho, budget_loss, within_rho
 from opendas.budget.presets import preset, preset_names
 from opendas.budget.resolve import BudgetSpec, resolve_budget
-from opendas.constraints.table import invariant_geolevels
 from opendas.errors import OpendasError
 from opendas.geography.recipe import build_spine
 from opendas.geography.spine import Spine
@@ -186,7 +185,7 @@ class RunSubject(Subject):
         run.check_algebra("explore")
         self.run = run
         self._bare = spine = build_spine(run.frame, run.resolved.recipe, lambda spine: spine)
-        held = invariant_geolevels(run.product, spine)
+        held = run.product.invariant_levels(spine)
         super().__init__(
             "run",
             run.path.name,

@@ -24,7 +24,6 @@ from opendas.allocation.joint import Pair, QueryAllocation, allocate_queries, pa
 from opendas.allocation.level_counts import LevelCounts
 from opendas.budget.allocation import DEFAULT_DELTA, EVERY_OTHER, Budget
 from opendas.budget.presets import preset
-from opendas.constraints.table import invariant_geolevels
 from opendas.custody.account import ALLOCATE
 from opendas.custody.folders import write_atomic
 from opendas.errors import ConfigError, DataError, PrivacyError
@@ -230,7 +229,7 @@ def public_pairs(run: Run) -> tuple[Pair, ...]:
     product = run.product
     fixed = {
         (level, query)
-        for query, declared in invariant_geolevels(product, spine).items()
+        for query, declared in product.invariant_levels(spine).items()
         for level in range(declared + (spine.levels[declared].whole is None))
     }
     pairs = []

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from opendas.budget.allocation import Budget
 from opendas.budget.noise import NoiseRow, invariant_shares
 from opendas.budget.presets import preset
-from opendas.constraints.table import invariant_geolevels
 from opendas.custody.stamps import DOMAIN_FROM_RECORDS
 from opendas.demo.synthetic_counts import RECORDS
 from opendas.engines.local import workers_for
@@ -226,7 +225,7 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
         )
     fixed = [
         (plan.spine.names[level], query)
-        for query, declared in invariant_geolevels(run.product, plan.spine).items()
+        for query, declared in run.product.invariant_levels(plan.spine).items()
         # parts of a divided geounit hold its total together only: theirs are worth measuring
         for level in range(declared + (plan.spine.levels[declared].whole is None))
     ]

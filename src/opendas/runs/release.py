@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from opendas.arrays import Ints
-from opendas.constraints.table import ConstraintTable, invariant_geolevels
+from opendas.constraints.table import ConstraintTable
 from opendas.custody.folders import make_folder, remove_partials, write_atomic
 from opendas.custody.stamps import KeyCustody
 from opendas.engines.checkpoint import Checkpoints
@@ -333,7 +333,7 @@ def _read_measured(run: Run, state: RunState, folder: Path) -> MeasuredRun:
 def _check_invariants(run: Run, constraints: ConstraintTable) -> None:
     """Refuse other invariants than those on file: the certificate names what is published exactly."""
     spine = run.spine
-    wanted = {f"{query}@{spine.names[n]}" for query, n in invariant_geolevels(run.product, spine).items()}
+    wanted = {f"{query}@{spine.names[n]}" for query, n in run.product.invariant_levels(spine).items()}
     found = {held.name for level in constraints.levels for held in level.invariants}
     found |= {level.joint.name for level in constraints.levels if level.joint is not None}
     if found != wanted:

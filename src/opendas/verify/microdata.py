@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from opendas.arrays import Bools, Ints
-from opendas.constraints.table import bound_table, invariant_geolevels
+from opendas.constraints.table import bound_table
 from opendas.files.geography_files import ConstraintRows, read_tie
 from opendas.files.mdf.dhc_units import units_of_records
 from opendas.files.mdf.layout import PRODUCTION_LAYOUTS, estimate_of_records, mdf_parts
@@ -132,7 +132,7 @@ def check_bounds(run: Mapping[str, Any], released: ReleasedProduct) -> str:
                 f"{level.name}, {block.name}: a geounit of the spine has no row.",
             )
     invariants = {}
-    for query, number in invariant_geolevels(product, spine).items():
+    for query, number in product.invariant_levels(spine).items():
         key = (spine.names[number], f"{query}@{spine.names[number]}")
         require(key in blocks, f"the declared invariant {query!r} is not on file.")
         whole = spine.levels[number].whole
@@ -156,7 +156,7 @@ def check_bounds(run: Mapping[str, Any], released: ReleasedProduct) -> str:
     # An invariant holds at every geolevel above its own: of several of a query the lowest is on file.
     wanted = {
         (level.name, f"{query}@{spine.names[number]}")
-        for query, number in invariant_geolevels(product, spine).items()
+        for query, number in product.invariant_levels(spine).items()
         for level in spine.levels[: number + 1]
     }
     exact = ("invariant", "joint")

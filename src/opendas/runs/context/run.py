@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from opendas.budget.allocation import Budget, Contribution
 from opendas.budget.resolve import resolve_budget
-from opendas.constraints.table import ConstraintTable, invariant_geolevels
+from opendas.constraints.table import ConstraintTable
 from opendas.custody.account import PLAN
 from opendas.custody.books import known_books
 from opendas.custody.stamps import DOMAIN_FROM_RECORDS
@@ -301,7 +301,7 @@ class Run:
         shares = [budget.geolevels[name] for name in spine.names]
         if budget.mechanism.is_zcdp:
             return bypass_only_children(spine, shares)
-        invariant = invariant_geolevels(self.product, spine).values()
+        invariant = self.product.invariant_levels(spine).values()
         held = [level for level in invariant if level < len(shares) - 1]
         step = self.resolved.recipe.bypass
         most = LARGEST_FAMILY if step is None else step.largest_family
