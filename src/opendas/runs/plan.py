@@ -236,7 +236,7 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
         )
     for number, level in enumerate(plan.levels):
         known = level.share or run.resolved.estimator == "block-by-block"
-        if run.resolved.estimator in WHOLE_TREE:  # which spreads a parent by what was measured below
+        if run.fits_whole_tree:  # which spreads a parent by what was measured below
             known = any(below.share for below in plan.levels[number:])
         if not known and number:
             yield (

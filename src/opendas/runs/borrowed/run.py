@@ -121,7 +121,7 @@ def _borrowed(
             "blocks cannot be made of what is above them."
         )
     product = _held(tree)
-    if (tie is not None or first is not None) and estimator in (*WHOLE_TREE, POSTERIOR):
+    if (tie is not None or first is not None) and estimator in WHOLE_TREE:
         raise ConfigError(
             f"estimator {estimator} fits all levels together and knows no counts of an earlier release. "
             "Use topdown."

@@ -220,6 +220,11 @@ class Run:
         )
         return found.on_frame(self.frame) if "frame" in self.__dict__ else found
 
+    @property
+    def fits_whole_tree(self) -> bool:
+        """Whether the estimator fits all geolevels together."""
+        return self.resolved.estimator in WHOLE_TREE
+
     def needs_records(self) -> bool:
         """Whether planning has to open the confidential records, since the frame comes from them."""
         try:
@@ -316,7 +321,7 @@ class Run:
             If bounds, structural zeros and recodes hang together so much that least squares over the whole
             tree is out of reach.
         """
-        if self.resolved.estimator not in WHOLE_TREE:
+        if not self.fits_whole_tree:
             return None
         return TreeModel.of_plan(self.plan, constraints)
 
@@ -351,7 +356,7 @@ class Run:
         """Return how families at each geolevel are estimated."""
         resolved, product, levels = self.resolved, self.product, self.plan.levels
         passes = product.passes
-        if resolved.estimator in WHOLE_TREE:  # one pass, at the leaves as above
+        if self.fits_whole_tree:  # one pass, at the leaves as above
             passes = replace(passes, least_squares={"*": (("rest",),)})
         rules = []
         for number, level in enumerate(levels):
@@ -362,7 +367,7 @@ class Run:
                 is_root=number == 0,
                 is_leaf=number == len(levels) - 1,
             )
-            if resolved.estimator in WHOLE_TREE:  # one stage, too: later rounder passes keep earlier answers
+            if self.fits_whole_tree:  # one stage, too: later rounder passes keep earlier answers
                 everything = (level.measured,) if level.measured else ()
                 stages = ((everything, tuple(names for _, rounder in stages for names in rounder)),)
             *earlier, last = (
