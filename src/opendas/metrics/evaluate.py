@@ -18,7 +18,7 @@ from opendas.metrics.errors import (
     population_rows,
     query_rows,
 )
-from opendas.metrics.race_groups import BlauRow, Criterion, blau_rows, criterion, has_groups
+from opendas.metrics.race_groups import ALONE, BlauRow, Criterion, blau_rows, criterion, has_groups
 from opendas.schema.ages import has_ages
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
@@ -26,7 +26,6 @@ from opendas.schema.product import Product
 # The four measures of Figures 2 to 5 of the TopDown paper.
 
 
-_RACES_ALONE = ("white", "black", "aian", "asian", "nhpi", "sor")
 _SMALL_COUNTY = 1_000
 _FEDERAL_AIAN = range(1, 4_800)
 """AIANNH codes 0001 to 4799: federally recognised reservations and off-reservation trust lands."""
@@ -71,7 +70,7 @@ def _race_alone_rows(level: LevelErrors, product: Product) -> list[FigureRow]:
     schema = product.schema
     rows = []
     for ethnicity in schema.attribute("hispanic").levels:
-        for race in _RACES_ALONE:
+        for race in ALONE:
             inside = schema.box({"hispanic": (ethnicity,), "cenrace": (race,)})
             errors = np.asarray(level.error @ inside.astype(np.int64), dtype=np.int64)
             rows.append(_row("5", f"{ethnicity} * {race} alone", "tracts", errors))

@@ -353,8 +353,8 @@ def _guarantee(runs: Sequence[RunFacts]) -> list[Flowable]:
 def _estimation(run: RunFacts) -> str:
     if not run.estimated:
         return run.estimator
-    failsafe = f"{len(run.failsafe):,} families relaxed" if run.failsafe else "not used"
-    solved = f"{run.families:,} families, of which {run.fallbacks:,} needed the fallback solver"
+    failsafe = f"{plural('family', len(run.failsafe))} relaxed" if run.failsafe else "not used"
+    solved = f"{plural('family', run.families)}, of which {run.fallbacks:,} needed the fallback solver"
     return f"{run.estimator_words}; {solved}; failsafe {failsafe}"
 
 
