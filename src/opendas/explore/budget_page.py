@@ -185,7 +185,7 @@ class BudgetPage(Page[BudgetAnswers]):
         return replace(answer, more={"exact": bounds})
 
     def plan_summary(self, found: BudgetAnswers) -> str:
-        """Say loss, epsilon and the expected errors of one detailed count at the lowest levels above leaves.
+        """Say loss, epsilon and the expected errors of one detailed count above the leaves, if levels are.
 
         Not the noise of its one measurement, which is wider than the error of an estimate from all of them.
         """
@@ -193,9 +193,10 @@ class BudgetPage(Page[BudgetAnswers]):
         cost = f"epsilon {loss}"
         if found.is_gaussian:
             cost = f"rho {loss}, epsilon {found.whole.epsilon['cks']:.2f} (cks)"
+        levels = list(found.budget.geolevels)
         errors = [
             f"{words(level)} {error_text(found.cells[level, 'detailed'].expected)}"
-            for level in list(found.budget.geolevels)[:-1]
+            for level in levels[:-1] or levels
         ]
         return f"{cost}. Expected standard error of one detailed count: {', '.join(errors[-3:])}."
 

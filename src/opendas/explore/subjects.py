@@ -35,6 +35,7 @@ from opendas.runs.simulated.forecast import timed
 from opendas.runs.simulated.trial import Trial, TriedRow
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
+from opendas.topdown.model import WHOLE_TREE
 
 _T = TypeVar("_T")
 
@@ -71,6 +72,8 @@ class Subject:
     categories: tuple[str, ...] = ()  # kinds of areas off the spine that are known
 
     can_be_tried = False  # whether a budget can be tried on synthetic records
+
+    whole_tree = False  # whether the estimator spreads a parent by all that was measured below it
 
     compares = "between any two inputs, whatever is published exactly"
     """Of which inputs the losses are."""
@@ -199,6 +202,7 @@ class RunSubject(Subject):
         self.contribution = run.budget.contribution
         self.categories = run.frame.categories
         self.can_be_tried = timed(run.product)
+        self.whole_tree = run.resolved.estimator in WHOLE_TREE
 
     def start(self) -> Budget:
         """Return the budget of the run file."""
