@@ -205,8 +205,9 @@ def check_constraints(run: Mapping[str, Any], data: Microdata) -> str:
                 continue
             where = first_few(code.decode() for code in block.geocodes[broken])
             require(False, f"{level.name}: {block.name} does not hold in {where}.")
-    note = f"; {relaxed} do not hold above families that the failsafe relaxed" if relaxed else ""
-    return f"{rows} rows hold{note}" if not relaxed else f"{rows - relaxed} of {rows} rows hold{note}"
+    if not relaxed:
+        return f"{plural('row', rows)}, all held"
+    return f"{rows - relaxed:,} of {plural('row', rows)} held; the failsafe relaxed families below the rest"
 
 
 def check_tie(data: Microdata) -> str:
@@ -255,10 +256,10 @@ def check_quarters(data: Microdata) -> str:
         return "not declared for this product"
     if released.product.layout == "persons":
         people = data.answers("hhgq", leaves, len(frame))
-        for code, column in enumerate(("hu", *GQ_COLUMNS)):
-            if column not in frame.units:
-                continue
-            units = frame.units[column]
+        known = [(code, frame.units[c]) for code, c in enumerate(("hu", *GQ_COLUMNS)) if c in frame.units]
+        if not known:
+            return "the frame has no units"
+        for code, units in known:
             whose = f"{HHGQ_LEVELS[code]} people"
             homeless = (units == 0) & (people[:, code] > 0)
             _nowhere(released, np.flatnonzero(homeless), f"{whose} without a unit in block")
@@ -275,7 +276,8 @@ def check_quarters(data: Microdata) -> str:
     if any(invariant.query == "total" for invariant in released.product.invariants) and "hu" in frame.units:
         same = np.array_equal(data.estimate.row_totals(), frame.units["hu"])
         require(same, "housing-unit rows of a block differ from the frame.")
-    return "unit rows of every block equal the frame"
+        return "unit rows of every block equal the frame"
+    return "group-quarters rows of every block equal the frame"
 
 
 def _check_all_units(data: Microdata) -> str:
