@@ -129,10 +129,15 @@ def distinct_texts(batch: Batch, name: str) -> tuple[Ints, list[str]]:
     return index, [_text(value) or "" for value in values] or [""]
 
 
-def text_of(batch: Batch, name: str) -> Codes:
-    """Return a column as text, UTF-8; null is the empty text."""
-    index, texts = distinct_texts(batch, name)
-    return np.asarray(np.array([text.encode() for text in texts], dtype=np.bytes_)[index])
+def text_of(batch: Batch, name: str, log: FindingLog) -> Codes:
+    """Return a column as text, UTF-8; null is the empty text, and what is no text is refused."""
+    index, values = _distinct(batch.columns[name])
+    texts = [_text(value) for value in values]
+    pairs = zip(texts, values, strict=True)
+    lost = [text is None and value is not None and value == value for text, value in pairs]  # NaN is a null
+    rule = "expected text in UTF-8, or a whole number"
+    batch.report(np.array(lost or [False])[index], name, rule, log, FormatError)
+    return np.array([(text or "").encode() for text in texts] or [b""], dtype=np.bytes_)[index]
 
 
 def codes_or_other(batch: Batch, name: str, labels: Sequence[str], other: str) -> Ints:
@@ -190,7 +195,7 @@ def unit_ids(batch: Batch, name: str, log: FindingLog) -> Codes:
         values = column.cast(pa.large_binary()).to_numpy(zero_copy_only=False)
         texts = np.array(values, dtype=np.bytes_) if len(values) else np.empty(0, np.bytes_)
     else:
-        texts = text_of(batch, name)
+        texts = text_of(batch, name, FindingLog())  # what is no text is told below
     usable = (np.strings.str_len(texts) > 0) & (np.strings.strip(texts) == texts)
     rule = "expected an identifier, without spaces around it: every record belongs to someone"
     batch.report(~usable, name, rule, log, FormatError)

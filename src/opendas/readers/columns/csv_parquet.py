@@ -15,6 +15,7 @@ import lzma
 import struct
 import zipfile
 import zlib
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ PUBLIC_ROWS = 1 << 17
 _BLOCK_BYTES = 1 << 24
 _LEAST_ROWS = 1 << 16  # of a file whose columns are worth a thread each
 _TEXT = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
-_DAMAGED = "expected a whole CSV or Parquet file; this one is damaged or of another kind"
+_DAMAGED = "expected a whole CSV file in UTF-8, or a Parquet file; this one is damaged or of another kind"
 _LIBRARY_ERRORS = (pa.ArrowException, OSError, EOFError, zlib.error, UnicodeDecodeError, textcsv.Error)
 _PARQUET = (".parquet", ".pq")
 _COMPARED = 1000
@@ -178,18 +179,18 @@ class _OwnWords:
 def _dialect(path: Path) -> _Dialect:
     skip = 0
     with _OwnWords(path), _opened(path) as file:
-        line = file.readline(1 << 20)
+        line = file.readline(1 << 20).removeprefix(BOM_UTF8)
         while line.startswith(b"#"):
             skip += 1
             line = file.readline(1 << 20)
-        text = line.decode("utf-8-sig").rstrip("\r\n")
+        text = line.decode("utf-8").rstrip("\r\n")
     delimiter = max(",|;\t", key=text.count)
     with _OwnWords(path):
         names = next(textcsv.reader([text], delimiter=delimiter), [])
     log = FindingLog()
     if not text.strip() or "\0" in text:
-        rule = "expected a header with column names, found an empty file" if not text else _DAMAGED
-        log.add(FormatError, shown_name(path), None, None, rule)
+        rule = _DAMAGED if text.strip() else "expected a header with column names, found nothing"
+        log.add(FormatError, shown_name(path), skip + 1, None, rule)
     if len(set(names)) < len(names):
         # Names are not quoted: without its header, the first line of a file is a record.
         times = Counter(names)
@@ -267,13 +268,15 @@ def _check_columns(
     known = [*own, *folders]
     for name in dict.fromkeys(wanted):
         if name in known:
+            if own.count(name) > 1:
+                log.add(FormatError, shown_name(path), None, name, "expected one column of this name")
             continue
         near = get_close_matches(name, known[:_COMPARED], n=1)
         # Digits that a name does not have may be those of a record, run into the header.
         same = near and set(filter(str.isdigit, near[0])) <= set(name)
         hint = f'; did you mean "{near[0]}"?' if same else _shown_columns(path, known)
         log.add(FormatError, shown_name(path), None, name, f"this column is missing{hint}")
-    log.raise_if_any(f"{shown_name(path)} lacks columns.")
+    log.raise_if_any(f"{shown_name(path)} lacks columns, or has several of one name.")
 
 
 def _shown_columns(path: Source, known: Sequence[str]) -> str:
@@ -356,9 +359,9 @@ def _csv_batches(path: Path, wanted: list[str], log: FindingLog) -> Iterator[tup
         dialect.names, dialect.delimiter, wanted=wanted, skip=dialect.skip + 1, block=_BLOCK_BYTES
     )
     try:
-        zipped = path.name.lower().endswith(".zip")
-        reader = csv.open_csv(_opened(path) if zipped else path, **options)
-        for batch in reader:
+        ending = path.suffix.lower()  # the library knows small letters alone
+        stream = pa.input_stream(str(path), "gzip" if ending == ".gz" else None) if ending != ".zip" else None
+        for batch in csv.open_csv(stream or _opened(path), **options):
             yield first, batch
             first += batch.num_rows
         _check_quotes(path, dialect, first - dialect.skip - 2, log)
@@ -385,11 +388,12 @@ def _only_member(path: Path) -> IO[bytes]:
             return archive.open(tables[0])
     except DAMAGED_ZIP as error:
         raise _unreadable(path, None, rule) from error
-    raise _unreadable(
-        path,
-        None,
-        f"it holds {len(tables)} tables ({', '.join(tables[:4])} ...): unpack it, and name those of one kind",
+    if not tables:
+        raise _unreadable(path, None, rule)
+    rule = (
+        f"it holds {len(tables)} tables ({', '.join(tables[:4])} ...): unpack it, and name those of one kind"
     )
+    raise _unreadable(path, None, rule)
 
 
 def _rows_of(path: Path, dialect: _Dialect, *, strict: bool = False) -> Iterator[tuple[int, int]]:

@@ -110,7 +110,7 @@ def collect(paths: Sequence[Source], columns: Sequence[str], layout: Layout) -> 
             leaves = layout.leaves(batch, log)
             joined = leaves.rows() if columns else leaves.used()
             for name in columns:
-                joined = np.strings.add(np.strings.add(joined, _BREAK), text_of(batch, name))
+                joined = np.strings.add(np.strings.add(joined, _BREAK), text_of(batch, name, log))
             found.append(np.unique(joined))
         log.raise_if_any(f"{shown_name(path)} cannot be read.")
     if not sum(map(len, found)):
@@ -233,7 +233,7 @@ def _rows(
     """Return (leaf * n + cell, count) of the usable rows that count something; and which, if not all."""
     leaves, outside = _leaves(batch, layout, frame, log)
     for column, codes in layout.upper.items():
-        said = text_of(batch, column)
+        said = text_of(batch, column, log)
         apart = (leaves >= 0) & (said != b"") & (said != codes[leaves])
         rule = f"expected the {column} that the frame gives for this {frame.leaf}"
         batch.report(apart, column, rule, log if layout.strict else warnings, GeographyError)
@@ -379,8 +379,7 @@ def _columns(spec: ReaderSpec, layout: Layout, levels: Hierarchy, leaves: Leaves
     """Return the leaves, with the unit columns that a file gives."""
     if leaves == "units":
         assert spec.units is not None
-        geocodes, units = read_units(spec, spec.units, levels.width)
-        return arrange(geocodes, levels, spec.units.path.name, FindingLog(), units=units)
+        return read_units(spec, spec.units, levels)
     if leaves == "frame":
         path = frame_path(spec)
         assert path is not None
@@ -388,7 +387,7 @@ def _columns(spec: ReaderSpec, layout: Layout, levels: Hierarchy, leaves: Leaves
     else:
         geocodes, codes = collect(spec.paths, levels.columns, layout)
         above = dict(zip(levels.columns, codes, strict=True))
-        columns = arrange(geocodes, levels, spec.paths[0].name, FindingLog(), columns=above)
+        columns = arrange(geocodes, levels, spec.paths[0].name, columns=above)
     if spec.units is not None:
         add_units(columns, spec, spec.units, levels.width)
     return columns

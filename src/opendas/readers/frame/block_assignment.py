@@ -145,7 +145,7 @@ def _official(where: str, kind: str, data: bytes, log: FindingLog) -> list[Assig
     batch = Batch(where, 2, columns, len(columns[_BLOCK]))
     blocks = _blocks(batch, _BLOCK, log)
     if _COUNTY in columns:
-        county = text_of(batch, _COUNTY)
+        county = text_of(batch, _COUNTY, log)
         apart = (blocks != b"") & (county != _part(blocks, 2, 5))
         log.add_where(GeographyError, where, apart, _COUNTY, "expected the county of the block", first=2)
     codes = _codes(batch, category, field, blocks, log)
@@ -219,7 +219,7 @@ def _table(path: Path, geocode: str, log: FindingLog, *, census: bool) -> list[A
             blocks = _blocks(batch, block, log) if census else geocodes_of(batch, block, None, log)
         origin = Origin(batch.where, batch.first, batch.rows)
         for category, field in fields.items():
-            plain = np.strings.strip(text_of(batch, field))
+            plain = np.strings.strip(text_of(batch, field, log))
             codes = _codes(batch, category, field, blocks, log) if census else plain
             found.append(Assignment(category, field, blocks, codes, origin, grfc, national))
     return found
@@ -234,7 +234,7 @@ def _blocks(batch: Batch, name: str, log: FindingLog) -> Codes:
 
 
 def _codes(batch: Batch, category: str, field: str, blocks: Codes, log: FindingLog) -> Codes:
-    codes, wrong = national_codes(category, np.strings.strip(text_of(batch, field)), blocks)
+    codes, wrong = national_codes(category, np.strings.strip(text_of(batch, field, log)), blocks)
     rule = f"expected the code of a {category}, in the state (and county) of the block"
     batch.report(wrong & (blocks != b""), field, rule, log, GeographyError)
     return codes
