@@ -241,8 +241,11 @@ def _small_numbers(column: Any, keys: Mapping[str, int]) -> Ints | None:
     return np.asarray(np.array(table, dtype=np.int64)[numbers])
 
 
-def whole_numbers(batch: Batch, name: str, log: FindingLog) -> Ints:
-    """Return a column of counts, -1 where a value is no whole number from 0 to 2**62 - 1."""
+def whole_numbers(batch: Batch, name: str, log: FindingLog, asked: Bools | None = None) -> Ints:
+    """Return a column of counts, -1 where a value is no whole number from 0 to 2**62 - 1.
+
+    `asked` (rows,): rows of which it is told; by default all.
+    """
     column = batch.columns[name]
     kind = column.type
     if pa.types.is_integer(kind) and column.null_count == 0 and not pa.types.is_uint64(kind):
@@ -254,7 +257,7 @@ def whole_numbers(batch: Batch, name: str, log: FindingLog) -> Ints:
         numbers = parsed[index]
         usable = numbers >= 0
     rule = "expected a whole number, not negative, below 2**62"
-    batch.report(~usable, name, rule, log, FormatError)
+    batch.report(~usable if asked is None else asked & ~usable, name, rule, log, FormatError)
     return np.where(usable, numbers, -1)
 
 

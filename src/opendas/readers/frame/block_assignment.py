@@ -44,8 +44,7 @@ from opendas.readers.frame.grfc import AREA_COLUMNS, OID_COLUMN, read_blocks
 from opendas.readers.input.paths import expand_paths
 from opendas.readers.input.spec import FRAME_FROM_RECORDS, InputData, Reader, ReaderSpec, Source
 from opendas.readers.pl94.header import block_geocodes
-from opendas.readers.pl94.reader import VINTAGES
-from opendas.readers.pl94.segments import read_members
+from opendas.readers.pl94.reader import VINTAGES, read_header
 
 _MEMBER = re.compile(r"(?:^|/)BlockAssign_ST\d\d_[A-Z]{2}_(\w+)\.txt$", re.IGNORECASE)
 _OFFICIAL = {
@@ -254,22 +253,13 @@ def known_blocks(spec: ReaderSpec) -> Codes | None:
     Returns (k,): None where an input lists leaves only: microdata, and frames taken from records.
     """
     if spec.reader in VINTAGES:
-        return np.unique(np.concatenate([_of_header(path, spec.reader) for path in spec.paths]))
+        headers = (read_header(path, spec.reader) for path in spec.paths)
+        return np.unique(np.concatenate([block_geocodes(header) for header in headers]))
     if spec.reader == "cef":
         return read_blocks(spec.block_files).geocodes
     if spec.frame is not None and spec.frame != FRAME_FROM_RECORDS:
         return _of_frame(Path(spec.frame) if isinstance(spec.frame, str) else spec.frame, spec)
     return None
-
-
-def _of_header(path: Source, reader: str) -> Codes:
-    assert isinstance(path, Path)
-    log = FindingLog()
-    header = VINTAGES[reader].parse_header(read_members(path, ("geo",))["geo"], log, ())
-    codes = None if header is None else block_geocodes(header, log)
-    log.raise_if_any(f"{path.name}: the geography is not usable.")
-    assert codes is not None
-    return codes
 
 
 def _of_frame(path: Source, spec: ReaderSpec) -> Codes:
