@@ -136,12 +136,11 @@ def run_exact(
     - Returns `findings`: errors that a private run refuses; here, rows that have a cell are counted.
     """
     config = read_config(config_path, Mode.NON_PRIVATE, options.tables)
-    refuse_other(out, Mode.NON_PRIVATE)
     with exact_folder(out):
         declared = exact_declarations(config, options.derived)
         with _open(config, data, options) as households:
-            note_reading(EXACT, _tagger(config, data, households), product=PRODUCT)
             found = households.validate(every_table=True)
+            note_reading(EXACT, _tagger(config, data, households), product=PRODUCT)
             options.tell("counting", 0, 1)
             tables = lay_out(declared, households.count_exactly(declared))
         options.tell("counting", 1, 1)
@@ -235,7 +234,11 @@ def _tagger(config: Config, data: Path | str, households: Households) -> InputTa
 
 
 def _record_files(config: Config, data: Path | str) -> tuple[Path, ...]:
-    """Return the files of persons and units; files of places are public and shared by data sets."""
+    """Return the files of persons and units; files of places are public and shared by data sets.
+
+    Folders of parts, which the engine spark reads, are left out: parts without rows are alike in many data
+    sets. The tag of the rows finds those.
+    """
     if RemoteAddress.of(str(data)):
         return ()
     if config.reader == "cef":
@@ -243,7 +246,7 @@ def _record_files(config: Config, data: Path | str) -> tuple[Path, ...]:
 
         persons, units, _ = find_files(Path(data), config.state_filter)
         return (*persons, *units)
-    return (Path(data) / "persons.csv", Path(data) / "units.csv")
+    return tuple(path for path in (Path(data) / "persons.csv", Path(data) / "units.csv") if path.is_file())
 
 
 def _planned(plan: Plan, data: Path | str) -> Planned:
