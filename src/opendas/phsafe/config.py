@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from opendas.budget.allocation import LARGEST_LOSS
 from opendas.custody.folders import at_once
 from opendas.custody.ledger_entries import INFINITE, Loss
 from opendas.errors import ConfigError, EnvironmentFailure
@@ -243,10 +244,11 @@ class _Checker:
             exact = parse_fraction(str(value), where)
         except ConfigError:
             exact = Fraction(-1)
-        if exact < 0:
-            self._wrong(where, f"expected a number of at least 0, found {_shown(value)}")
-            return None
-        return exact
+        if 0 <= exact <= LARGEST_LOSS:
+            return exact
+        wanted = "of at least 0" if exact < 0 else "up to 1e15, or Infinity"
+        self._wrong(where, f"expected a number {wanted}, found {_shown(value)}")
+        return None
 
     def _taus(self, value: Any) -> dict[str, int]:
         taus: dict[str, int] = {}
