@@ -32,7 +32,7 @@ from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.composition import WorstLoss
 from opendas.runs.context.run import Run
 from opendas.runs.simulated.forecast import timed
-from opendas.runs.simulated.trial import Trial, TriedRow
+from opendas.runs.simulated.trial import DRAWS, Trial, TriedRow
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 from opendas.topdown.model import WHOLE_TREE
@@ -152,7 +152,7 @@ class Subject:
         """Return the expected error of the total in areas off the spine; takes a second or more."""
         return ()
 
-    def tried(self, budget: Budget) -> tuple[TriedRow, ...]:
+    def tried(self, budget: Budget, draws: int = DRAWS) -> tuple[TriedRow, ...]:
         """Return mean errors of released counts, tried on synthetic records; takes some seconds."""
         return ()
 
@@ -223,9 +223,9 @@ class RunSubject(Subject):
     def _trial(self) -> Trial | None:
         return Trial.of(self.run)
 
-    def tried(self, budget: Budget) -> tuple[TriedRow, ...]:
+    def tried(self, budget: Budget, draws: int = DRAWS) -> tuple[TriedRow, ...]:
         """Return mean errors of released counts, tried on synthetic records of the run's own frame."""
-        return () if self._trial is None else self._trial.errors(budget)
+        return () if self._trial is None else self._trial.tried(budget, draws).rows
 
     def spine(self, budget: Budget) -> Spine:
         """Return the spine that a budget is spent on: bypassing depends on the shares."""

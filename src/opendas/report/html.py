@@ -231,7 +231,7 @@ def _curve_picture(run: RunFacts) -> str:
         points = {round(-math.log10(p.delta)): p for p in views.curve(run)}
         epsilons = {k: p.cks if formula == "cks" else p.bun_steinke for k, p in points.items()}
         mark = (-math.log10(run.delta), Account(run.loss, run.delta).epsilon(formula))
-        curves.append(Curve(formula, style, epsilons, mark))
+        curves.append(Curve(formula, style, epsilons, (mark,)))
     return curve_svg(curves, numbers=True)
 
 

@@ -285,6 +285,37 @@ def test_a_run_is_tried_when_asked_as_the_plan_tries_it(made: Path) -> None:
     assert not stand_in("us-persons").can_be_tried
 
 
+def test_two_ways_to_spend_more_on_blocks_cost_a_move_within_a_block_group_the_same(made: Path) -> None:
+    run = opendas.load(made / "persons.toml")
+    subject = RunSubject(run)
+    page = BudgetPage(subject)
+    assert page.context(page.answer(page.started()))["price"] == {}
+    found = page.answer(page.started(), "price")
+    (ways,) = found.more["price"]
+    more, moved = ways["more in all"], ways["moved down"]
+    assert len(more) == len(moved) == 4
+    for factor, one, other in zip((Fraction(1, 2), 1, 2, 4), more, moved, strict=True):
+        assert one.budget == replace(run.budget, total=run.budget.total * factor)
+        assert other.budget.total == run.budget.total
+        losses = [within_losses(run.with_budget(each.budget).plan)["block_group"] for each in (one, other)]
+        assert losses[0] == losses[1] == run.budget.total * run.budget.geolevels["block"] * factor
+        assert one.within == other.within == epsilon_cks(losses[0], run.budget.delta)
+        (wanted,) = (
+            row.mean_abs_error
+            for row in subject.tried(other.budget, 1)
+            if (row.geolevel, row.query) == ("block", "votingage")
+        )
+        assert other.errors["votingage"] == wanted
+    for way in (more, moved):
+        errors = [one.errors["total"] for one in way]
+        assert errors == sorted(errors, reverse=True)
+    view = page.context(found)["price"]
+    assert view["picture"].count("<circle") == len(view["rows"]) == 8
+    both = page.answer(page.after_action(page.started(), "compare"), "price")
+    assert page.context(both)["price"]["picture"].count('class="plan1 moved"') == 1
+    assert page.answer(BudgetPage().started(), "price").more == {}  # of a stand-in no block is tried
+
+
 def test_a_stand_in_has_the_exact_epsilon_of_its_noise() -> None:
     counts = {"us": 1, "state": 2, "county": 4, "tract": 8, "block_group": 16, "block": 32}
     subject = StandIn("x", "x", "x", pl94_persons(), counts, {}, "us2020-persons")
