@@ -28,6 +28,7 @@ from opendas.custody.ledger import Ledger
 from opendas.custody.ledger_lines import LedgerAct, head_of
 from opendas.custody.signing_key import SigningKey
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
+from opendas.phsafe.accuracy import run_accuracy
 from opendas.phsafe.run import HouseholdOptions, run_exact, run_private
 from opendas.runs.context.run import load
 from opendas.runs.finished_release import Release
@@ -156,6 +157,8 @@ def test_household_tables_are_in_the_sum(tmp_path: Path, book: Path) -> None:
     assert answer_again["rho"] == answer["rho"]
     run_exact(config, data, tmp_path / "exact", HouseholdOptions())
     assert acts(wide)[-1] == "exact", "exact tables are a reading of the truth"
+    run_accuracy(config, data, 1, HouseholdOptions())
+    assert acts(wide)[-1] == "experiment", "so are errors of simulated tables"
 
 
 def test_a_given_book_is_refused_where_another_knows_the_input(tmp_path: Path, book: Path) -> None:

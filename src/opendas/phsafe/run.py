@@ -103,7 +103,7 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
             found = households.validate()
             found.refuse_errors(data)
             act.clock.lap("check")
-            act.find_account(_tagger(plan.config, data, households))
+            act.find_account(tagger(plan.config, data, households))
             identified = act.identify(planned, partial(_input_tag, households))
             if act.is_finished:
                 return act.answer()
@@ -140,7 +140,7 @@ def run_exact(
         declared = exact_declarations(config, options.derived)
         with _open(config, data, options) as households:
             found = households.validate(every_table=True)
-            note_reading(EXACT, _tagger(config, data, households), product=PRODUCT)
+            note_reading(EXACT, tagger(config, data, households), product=PRODUCT)
             options.tell("counting", 0, 1)
             tables = lay_out(declared, households.count_exactly(declared))
         options.tell("counting", 1, 1)
@@ -168,12 +168,12 @@ class LocalHouseholds:
     def __init__(self, inputs: Inputs, config: Config, progress: Progress | None = None) -> None:
         self._inputs = inputs
         self._config = config
-        self._linked = link(inputs, config.state_filter)
+        self.linked = link(inputs, config.state_filter)
         self._progress = progress
 
     def validate(self, *, every_table: bool = False) -> Validation:
         """Validate the input."""
-        return validate(self._inputs, self._linked, self._config, every_table=every_table)
+        return validate(self._inputs, self.linked, self._config, every_table=every_table)
 
     def canonical_bytes(self) -> bytes:
         """Return the bytes that the input tag digests; see :mod:`opendas.phsafe.inputs.linking`."""
@@ -181,11 +181,11 @@ class LocalHouseholds:
 
     def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
         """Return the cube of each table with a budget, after truncation; `keys` are the selection keys."""
-        return count_tables(plan, self._linked, keys, self._progress)
+        return count_tables(plan, self.linked, keys, self._progress)
 
     def count_exactly(self, tables: dict[str, Table]) -> dict[str, Ints]:
         """Return the cube of each table as the non-private mode counts it."""
-        return exact_cubes(tables, self._linked, len(self._config.state_filter))
+        return exact_cubes(tables, self.linked, len(self._config.state_filter))
 
 
 Households: TypeAlias = "LocalHouseholds | SparkHouseholds"
@@ -228,7 +228,7 @@ def _input_tag(households: Households, key: RunKey) -> str:
     return key.tag(households.canonical_bytes())
 
 
-def _tagger(config: Config, data: Path | str, households: Households) -> InputTagger:
+def tagger(config: Config, data: Path | str, households: Households) -> InputTagger:
     """Return the function that tags the input under a book's key."""
     return InputTagger(_record_files(config, data), partial(_input_tag, households))
 
