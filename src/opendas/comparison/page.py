@@ -16,26 +16,12 @@ from opendas.files.release_folder import check_outside
 from opendas.files.storage.parquet import parquet_sink
 from opendas.geography.frame import Grouping
 from opendas.report.html import templates
+from opendas.report.views import kind_words
 from opendas.tables.tabulate import NO_MARGIN
 
 MOST_NUMBERS = 4_000_000
 """Numbers on a page. Beyond them the geolevels with most geounits show their first variable, or nothing; the
 page says so."""
-
-_WORDS = {
-    "us": "nation",
-    "block_group": "block groups",
-    "cousub": "county subdivisions",
-    "aianhh": "American Indian and Alaska Native areas",
-    "cd": "congressional districts",
-    "sldu": "state senate districts",
-    "sldl": "state house districts",
-    "vtd": "voting districts",
-    "sdelm": "elementary school districts",
-    "sdsec": "secondary school districts",
-    "sduni": "unified school districts",
-    "county": "counties",
-}
 
 
 def write_comparison(
@@ -71,11 +57,6 @@ def write_comparison(
     return table, html
 
 
-def geolevel_words(name: str) -> str:
-    """Return a geolevel or category in words, plural."""
-    return _WORDS.get(name, f"{name.replace('_', ' ')}s")
-
-
 def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes:
     """Write the page.
 
@@ -98,7 +79,7 @@ def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes
         for geolevel in sorted(levels, key=lambda name: len(units[name])):
             columns = sum(len(table.columns) for table in comparison.tables_of(common))
             each = len(units[geolevel]) * (2 * len(comparison.sources) - 1)
-            words = geolevel_words(geolevel)
+            words = kind_words(geolevel)
             kept = columns if spent + each * columns <= MOST_NUMBERS else 1
             if spent + each * kept > MOST_NUMBERS:
                 notes.append(
@@ -114,7 +95,7 @@ def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes
                 "product": common.product.name,
                 "drawing": drawn,
                 "levels": [
-                    {"name": name, "words": geolevel_words(name), **shown[name]}
+                    {"name": name, "words": kind_words(name), **shown[name]}
                     for name in levels
                     if name in shown
                 ],
@@ -136,7 +117,7 @@ def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes
             sources=comparison.sources,
             notes=notes,
             mapped=any(drawing["width"] for drawing in shapes),
-            words={name: geolevel_words(name) for view in views for name in _names(view)},
+            words={name: kind_words(name) for view in views for name in _names(view)},
             data=json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
         )
     )
