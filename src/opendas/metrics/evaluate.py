@@ -42,10 +42,6 @@ class FigureRow:
     geounits: int
     mean_abs_error: float | None  # None where the universe is empty
 
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        return asdict(self)
-
 
 def _row(figure: str, statistic: str, universe: str, errors: Ints) -> FigureRow:
     mean = int(np.abs(errors).sum()) / len(errors) if len(errors) else None
@@ -144,10 +140,10 @@ class Evaluation:
             "product": self.product,
             "rows": self.rows,
             "by_population": [row.to_dict() for row in self.by_population],
-            "by_blau_quintile": [row.to_dict() for row in self.by_blau_quintile],
+            "by_blau_quintile": [asdict(row) for row in self.by_blau_quintile],
             "redistricting": [row.to_dict() for row in self.redistricting],
-            "figures": [row.to_dict() for row in self.figures],
-            "by_age_and_sex": [row.to_dict() for row in self.by_age_and_sex],
+            "figures": [asdict(row) for row in self.figures],
+            "by_age_and_sex": [asdict(row) for row in self.by_age_and_sex],
             "pyramids": [pyramid.to_dict() for pyramid in self.pyramids],
         }
 

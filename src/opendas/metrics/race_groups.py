@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -87,10 +87,6 @@ class BlauRow:
     quintile: str  # ``"1"`` (most alike) to ``"5"``, or several whose borders coincide
     geounits: int
     mean_signed_error: float | None
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        return asdict(self)
 
 
 def blau_rows(levels: Iterable[LevelErrors], product: Product) -> tuple[BlauRow, ...]:

@@ -215,8 +215,7 @@ def check_tie(data: Microdata) -> str:
     released = data.released
     spine, tie = released.spine, released.product.tied
     require(tie is not None, "the certificate describes a tie, but the product on file declares none.")
-    if tie is None:
-        raise AssertionError("required above")
+    assert tie is not None  # required above
     tied = read_tie(released.measurements / "tie.parquet", released.product, spine).take(spine.place_of_leaf)
     query = released.product.workload.group(tie.query)
     _check_tied_counts(released, tie, tied)
@@ -285,8 +284,7 @@ def _check_all_units(data: Microdata) -> str:
     released = data.released
     companion = released.product.companion
     require(companion is not None, "the product on file has no second histogram.")
-    if companion is None:
-        raise AssertionError("required above")
+    assert companion is not None  # required above
     units = ReleaseFolder(released.release)[companion.name].estimate
     unlike = units_of_records(released.product, data.records.counts).unlike(units)
     _nowhere(released, unlike, f"other units than {companion.name} in")
