@@ -214,7 +214,7 @@ def write_swapped(spec: ReaderSpec, frame: Frame, to: Path, swap: Swap, seed: in
     places = {part: frame.grouping(name).of_leaf for part, name in levels.items()}
     rng = np.random.default_rng(seed)
     home, found = swap_households(people, kind, places, product.schema.size, swap, rng)
-    leaf = np.where(people.household < 0, people.leaf, home[people.household])
+    leaf = np.where(people.household < 0, people.leaf, np.append(home, -1)[people.household])
     ones = np.ones(len(leaf), dtype=np.int64)
     counts = Histogram.from_entries(leaf, people.cell, ones, shape=(len(frame), product.schema.size))
     with open_folder(to, make=True) as folder:

@@ -523,7 +523,12 @@ def _files(certificate: Mapping[str, Any]) -> list[Flowable]:
         ]
     rest = len(certificate["files"]) - len(listed)
     if rest:
-        story.append(_paragraph(f"{rest:,} more files are listed in certificate.json.", _NOTE))
+        story.append(
+            _paragraph(
+                f"{plural('more file', rest)} {'is' if rest == 1 else 'are'} listed in certificate.json.",
+                _NOTE,
+            )
+        )
     return story
 
 
