@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array, csr_array
 
 from opendas.allocation.after_least_squares_joint import (
     JointAllocation,
@@ -252,26 +251,15 @@ def count_pairs(run: Run) -> tuple[Pair, ...]:
     """
     spine, data = _whole_spine(run), run.read()
     counts = data.histogram.take(spine.leaf_order)
-    table = csr_array((counts.counts, counts.cells, counts.indptr), shape=(counts.rows, counts.size))
     pairs = []
     for number, name in enumerate(spine.names):
-        starts = spine.leaf_starts(number)
-        of_leaf = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-        shape = (len(starts) - 1, counts.rows)
-        ones = np.ones(counts.rows, dtype=np.int64)
-        units = csr_array(coo_array((ones, (of_leaf, np.arange(counts.rows))), shape=shape)) @ table
+        units = counts.aggregate(spine.leaf_starts(number))
         for query in _query_names(run, name):
             group = run.product.workload.group(query)
-            rows = group.row_of_cell.astype(np.int64)
-            ones = np.ones(len(rows), dtype=np.int64)
-            shape = (len(rows), group.size)
-            found = (units @ csr_array(coo_array((ones, (np.arange(len(rows)), rows)), shape=shape))).data
-            found = found[found > 0]
-            empty = (len(starts) - 1) * group.size - len(found)
-            seen = CountHistogram.of(found) if len(found) else None
-            values = np.concatenate([[0], seen.values if seen else []]).astype(np.int64)
-            mult = np.concatenate([[empty], seen.mult if seen else []]).astype(np.int64)
-            pairs.append(Pair(name, query, Level(f"{name}/{query}", CountHistogram(values, mult))))
+            found = units.recoded(group.row_of_cell, group.size).counts
+            empty = units.rows * group.size - len(found)
+            seen = CountHistogram(np.append(found, 0), np.append(np.ones_like(found), empty))
+            pairs.append(Pair(name, query, Level(f"{name}/{query}", seen)))
     return tuple(pairs)
 
 
