@@ -42,12 +42,7 @@ _PUBLIC = "public node counts: geounits of the frame on this spine, and cells of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunAllocation:
-    """The allocated budget of a run.
-
-    Parameters
-    ----------
-    allocation : QueryAllocation or JointAllocation
-    """
+    """The allocated budget of a run."""
 
     allocation: QueryAllocation | JointAllocation
 

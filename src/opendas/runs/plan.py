@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -40,43 +40,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlanTable:
-    """What a run would measure, and how precisely.
-
-    Parameters
-    ----------
-    run : Run
-    rows : tuple of NoiseRow
-        One per distinct share.
-    warnings : tuple of str
-    stamps : tuple of str
-        Stamps that the certificate would show.
-    expected : tuple of ExpectedRow
-        Expected error of the total at every official geolevel and entity category, by the noise alone; of
-        products of more than :data:`~opendas.intervals.expected_margins.MOST_CELLS` cells also that of small
-        query groups at official geolevels.
-    source : str or None
-        Where the budget's shares come from, as the run file says.
-    gains : tuple of GainRow
-        Expected error by estimator, of every declared query group at the official geolevels of the spine;
-        none where cells are many.
-    protection : Protection or None
-        What the exact facts leave protected.
-    records : float or None
-        About how many records there are.
-    companion : PlanTable or None
-        Of the product's second histogram, which the same run measures first.
-    """
+    """What a run would measure, and how precisely."""
 
     run: Run
-    rows: tuple[NoiseRow, ...]
+    rows: tuple[NoiseRow, ...]  # one per distinct share
     warnings: tuple[str, ...]
-    stamps: tuple[str, ...]
-    expected: tuple[ExpectedRow, ...] = ()
-    source: str | None = None
-    gains: tuple[GainRow, ...] = ()
-    protection: Protection | None = None
-    records: float | None = None
-    companion: PlanTable | None = None
+    stamps: tuple[str, ...]  # that the certificate would show
+    # Of the total at every official geolevel and entity category, by the noise alone; of products of more
+    # than :data:`~opendas.intervals.expected_margins.MOST_CELLS` cells also of small query groups at official
+    # geolevels.
+    expected: tuple[ExpectedRow, ...]
+    source: str | None  # where the budget's shares come from, as the run file says
+    # By estimator, of every declared query group at official geolevels of the spine; none for many cells.
+    gains: tuple[GainRow, ...]
+    protection: Protection  # what the exact facts leave protected
+    records: float | None = None  # about how many there are
+    companion: PlanTable | None = None  # of the product's second histogram, which the same run measures first
 
     @property
     def plan(self) -> MeasurementPlan:
@@ -125,26 +104,26 @@ class PlanTable:
             "source": self.source,
             "stamps": list(self.stamps),
             "warnings": [*self.warnings, *([] if sparse is None else [sparse])],
-            "usual": [row.to_dict() for row in tried.usual],
-            "other_estimator": other.to_dict() if isinstance(other, OtherEstimator) else None,
+            "usual": [asdict(row) for row in tried.usual],
+            "other_estimator": asdict(other) if isinstance(other, OtherEstimator) else None,
             "other_not_tried": other if isinstance(other, str) else None,
             "rows": [row.to_dict() for row in self.rows],
             "expected": [row.to_dict() for row in self.expected],
             "gains": [row.to_dict() for row in self.gains],
-            "protection": None if self.protection is None else self.protection.to_dict(),
-            "tried": [row.to_dict() for row in tried.rows],
+            "protection": self.protection.to_dict(),
+            "tried": [asdict(row) for row in tried.rows],
             "forecast": self.forecast().to_dict(),
             **both,
         }
 
     def table(self) -> pd.DataFrame:
         """Return the rows as a pandas frame: geolevel, query, rho, variance, moe90, ..."""
+        from opendas.tables.frames import missing
+
         try:
             import pandas
         except ImportError as error:
-            from opendas.errors import EnvironmentFailure
-
-            raise EnvironmentFailure("pandas is not installed; pip install 'opendas[frames]'.") from error
+            raise missing("pandas") from error
         return pandas.DataFrame([row.to_dict() for row in self.rows])
 
     def __iter__(self) -> Iterator[NoiseRow]:
@@ -187,8 +166,6 @@ def make_plan(run: Run, records: float | None = None) -> PlanTable:
     check_without_records(run)
     error, large = expected_total(plan), run.product.schema.size > MOST_CELLS
     expected = (*expected_rows(error, run.frame), *(margin_rows(plan, run.frame) if large else ()))
-    stamps = (*run.reader.frame()[1], *run.domain_stamps)
-    source = run.resolved.budget.source
     gains: tuple[GainRow, ...] = ()
     if run.resolved.estimator != "block-by-block" and not large:
         gains = gain_rows(error, run.product.query_names)
@@ -196,9 +173,9 @@ def make_plan(run: Run, records: float | None = None) -> PlanTable:
         run,
         noise_rows(plan),
         tuple(_warnings(run, plan)),
-        stamps,
+        (*run.reader.frame()[1], *run.domain_stamps),
         expected,
-        source,
+        run.resolved.budget.source,
         gains,
         protection,
         records,
@@ -276,20 +253,12 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class SpineTable:
-    """What ``opendas spine`` says.
-
-    Parameters
-    ----------
-    spine : Spine
-    summary : SpineSummary
-    expected : tuple of mapping
-        Standard errors of the least-squares estimate of the total, by noise alone, in counts: those of
-        :func:`opendas.gls.expected_error.expected_rows`, and ``standard_mean_sd`` for the standard spine.
-    warnings : tuple of str
-    """
+    """What ``opendas spine`` says."""
 
     spine: Spine
     summary: SpineSummary
+    # Standard errors of the least-squares estimate of the total, by noise alone, in counts: those of
+    # :func:`opendas.gls.expected_error.expected_rows`, and ``standard_mean_sd`` for the standard spine.
     expected: tuple[dict[str, Any], ...]
     warnings: tuple[str, ...]
 

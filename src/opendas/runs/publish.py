@@ -23,26 +23,13 @@ from opendas.runs.finished_release import Release
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What was done.
-
-    Parameters
-    ----------
-    address : str
-    files : int
-        Of the release, all of them there with the right digest.
-    copied : int
-        Those that were not there before.
-    signed : bool
-        Whether someone vouches for the certificate.
-    rederived : bool
-        Whether it was estimated again from its measurements before.
-    """
+    """What was done."""
 
     address: str
-    files: int
-    copied: int
-    signed: bool
-    rederived: bool = False
+    files: int  # of the release, all of them there with the right digest
+    copied: int  # those that were not there before
+    signed: bool  # whether someone vouches for the certificate
+    rederived: bool = False  # whether it was estimated again from its measurements before
 
 
 def publish_to(

@@ -19,7 +19,7 @@ import numpy as np
 from opendas.custody.account import EXPERIMENT
 from opendas.engines.local import WorkerPool, default_workers
 from opendas.engines.tasks import in_turn
-from opendas.errors import ConfigError, EnvironmentFailure
+from opendas.errors import ConfigError
 from opendas.geography.frame import Frame
 from opendas.metrics.errors import level_errors, levels_of, project, summary
 from opendas.privacy.exact import format_fraction
@@ -29,6 +29,7 @@ from opendas.runs.context.run import Run
 from opendas.runs.simulated.finished import FinishedRuns, belongs_to
 from opendas.runs.simulated.simulation import Simulation
 from opendas.schema.histogram import Histogram
+from opendas.tables.frames import missing
 from opendas.topdown.family_data import Estimator
 
 if TYPE_CHECKING:
@@ -95,10 +96,6 @@ class _Errors:
                     (*of, name, found.geounits, each) for name, each in zip(METRICS, values, strict=True)
                 ]
         return rows
-
-
-def _row(geolevel: str, query: str, metric: str, geounits: int, value: float) -> Row:
-    return geolevel, query, metric, geounits, value
 
 
 def _variants(
@@ -183,7 +180,7 @@ def experiment(
     try:
         import pandas
     except ImportError as error:
-        raise EnvironmentFailure("pandas is not installed; pip install 'opendas[frames]'.") from error
+        raise missing("pandas") from error
     mechanism = run.resolved.mechanism
     losses, others = (rhos, epsilons) if mechanism.is_zcdp else (epsilons, rhos)
     if others is not None:
@@ -197,7 +194,7 @@ def experiment(
     wanted = list(dict.fromkeys(range(seeds) if isinstance(seeds, int) else seeds))
     belongs = "" if state is None else belongs_to(run, f"entities {entities}")
     path = None if state is None else Path(state)
-    finished = FinishedRuns(lambda rows: [_row(*row) for row in rows], path, belongs)
+    finished = FinishedRuns(lambda rows: [(a, b, c, n, value) for a, b, c, n, value in rows], path, belongs)
     note_reading(EXPERIMENT, tagger_of(run), product=run.product.name, ledger=ledger)
     names = _simulate(run, variants, wanted, finished, entities, workers or default_workers(), progress)
     found = pandas.DataFrame(_rows(mechanism.loss_name, variants, names, wanted, finished))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -52,10 +52,6 @@ class TriedRow:
     # here over draws of the noise, too.
     mean_abs_error: float
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the row for JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class UsualRow:
@@ -69,10 +65,6 @@ class UsualRow:
     # Share of the records that are in another cell of their geounit than they should be: half of the absolute
     # errors of all cells, of all records.
     misplaced: float
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the row for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +181,6 @@ class OtherEstimator:
     change: Mapping[str, float]  # by geolevel, the change of the records in a wrong cell: -0.14 is 14 % fewer
     times: float  # processor time of a draw, relative to the run's own estimator
     leaves: int  # on which both were tried
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the findings for JSON."""
-        return {**asdict(self), "change": dict(self.change)}
 
 
 def other_estimator(run: Run, records: float | None = None) -> OtherEstimator | str | None:
