@@ -45,8 +45,7 @@ from opendas.topdown.family_data import Estimator
 from opendas.topdown.model import BLOCK_BY_BLOCK, POSTERIOR, WHOLE_TREE
 
 _OF_TABLES = ("pl94-persons", "pl94-units")
-_OF_RECORDS = (*_OF_TABLES, "dhc-persons", "dhc-units", "dhc-units-tenvacgq")
-"""Products that the readers of published redistricting data fill, and those that census records fill."""
+"""Products that readers of published redistricting data fill; census records fill all that are built in."""
 
 
 def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True) -> ReaderSpec:
@@ -57,7 +56,7 @@ def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True)
     given, geography = run_file.input, run_file.geography
     census = given.reader in CENSUS_READERS
     problems = [*_misplaced_keys(run_file), *_unknown_names(given, product)]
-    filled = _OF_RECORDS if given.reader == "cef" else _OF_TABLES
+    filled = BUILT_IN_PRODUCTS if given.reader == "cef" else _OF_TABLES
     if census and product.name not in filled:
         problems.append(
             f"[input] reader {given.reader} fills the products {', '.join(filled)}; "

@@ -8,6 +8,7 @@ Errors are functions of the input without noise: they are confidential if the in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product as combinations
@@ -220,10 +221,9 @@ def _simulate(
     """
     data = run.read()
     geolevels = levels_of(data.frame, entities=entities)
-    pool = WorkerPool(workers) if workers > 1 else None
     names: list[str] = []
     done, total = 0, len(variants) * len(seeds)
-    try:
+    with closing(WorkerPool(workers)) if workers > 1 else nullcontext() as pool:
         for variant, simulation in _simulations(variants, data.histogram, data.frame):
             errors = _Errors(simulation, data.histogram, geolevels)
             name = simulation.run.estimation_digest()
@@ -238,9 +238,6 @@ def _simulate(
                 done += 1
                 if progress is not None:
                     progress("simulations", done, total)
-    finally:
-        if pool is not None:
-            pool.close()
     return names
 
 

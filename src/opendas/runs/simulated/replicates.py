@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -293,17 +294,13 @@ def write_replicate_microdata(
 
 def _draw_all(draw: _Draw, todo: list[int], runs: int, workers: int, progress: Progress | None) -> None:
     """Draw those that are missing, in worker processes if there are several."""
-    done = runs - len(todo)
-    pool = WorkerPool(workers) if workers > 1 and len(todo) > 1 else None
+    tell = progress or (lambda *_: None)
+    several = workers > 1 and len(todo) > 1
     try:
-        drawn = in_turn(draw, todo) if pool is None else pool.spread(draw, todo)
-        if progress is not None:
-            progress("replicates", done, runs)
-        for _ in drawn:
-            done += 1
-            if progress is not None:
-                progress("replicates", done, runs)
+        with closing(WorkerPool(workers)) if several else nullcontext() as pool:
+            tell("replicates", runs - len(todo), runs)
+            drawn = in_turn(draw, todo) if pool is None else pool.spread(draw, todo)
+            for done, _ in enumerate(drawn, start=runs - len(todo) + 1):
+                tell("replicates", done, runs)
     finally:
-        if pool is not None:
-            pool.close()
         _original.cache_clear()
