@@ -308,6 +308,24 @@ def test_a_wide_table_is_offered_the_melt(tmp_path: Path) -> None:
     assert (tmp_path / "to" / "table-long.csv").stat().st_mode & 0o077 == 0
 
 
+def test_names_of_several_lines_stand_in_comments_of_one(tmp_path: Path) -> None:
+    """As headers of spreadsheets have them."""
+    columns = {
+        "ward": [f"W{i % 10:02d}" for i in range(300)],
+        "age\r\ngroup": ["abc"[i % 3] for i in range(300)],
+        "notes\n(free)": [f"note {i}" for i in range(300)],
+        "patient\nid": [f"p{i // 3}" for i in range(300)],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "table.parquet")
+    declared = ("--rho", "1", "--geography", "ward", "--attributes", "age\r\ngroup")
+    for more in ((), declared):
+        to = tmp_path / str(len(more))
+        assert init("table", str(tmp_path / "table.parquet"), "--to", str(to), *more).exit_code == 0
+        assert "#   notes (free): " in (to / "table-run.toml").read_text()
+        run = od.load(to / "table-run.toml", read_records=True)
+        assert run.read().histogram.total() == 300
+
+
 def test_a_melt_that_makes_no_files_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One column alone is no attribute; a column of places may bear the name of one of the long table."""
     (tmp_path / "table.csv").write_text(WIDE)
