@@ -15,8 +15,10 @@ from support.mini import mini_frame, mini_histogram, write_mini
 import opendas.runs.context.machine as machine
 import opendas.runs.simulated.forecast as module
 from opendas.cli.main import main
-from opendas.errors import EnvironmentFailure
+from opendas.constraints.table import bound_table
+from opendas.errors import ConfigError, EnvironmentFailure
 from opendas.runs.context.run import Run, load
+from opendas.runs.plan import make_plan
 from opendas.runs.simulated.forecast import check_families, check_room, forecast_run, measure_small_run
 from opendas.schema.attributes import Schema
 
@@ -102,6 +104,24 @@ def test_synthetic_counts_lie_in_cells_that_bounds_and_zeros_allow(
     assert not np.any((counts.cells // 3 == 2) & (prisons == 0))
     assert not np.any(counts.cells == 6)  # children in prison
     assert counts.total() == module.RECORDS * counts.rows
+
+
+def test_of_many_records_a_few_are_drawn_that_stand_for_several(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A nation's records in the leaves of a small run would not fit into memory one by one."""
+    product = replace(run.product, invariants=())
+    constraints = bound_table(product, run.frame, run.spine, {})
+    straight = module._synthetic_counts(constraints, 1000)
+    monkeypatch.setattr(module, "ONE_BY_ONE", 480)
+    counts = module._synthetic_counts(constraints, 1000)
+    assert np.array_equal(counts.row_totals(), straight.row_totals())
+    assert len(counts.cells) <= 480
+    many = module._synthetic_counts(constraints, 10**12)
+    assert set(many.row_totals().tolist()) == {10**12}
+    for records in (0, -1, 1e30):
+        with pytest.raises(ConfigError, match="records: expected"):
+            make_plan(run, records)
 
 
 def test_the_answer_is_strict_json_and_states_its_assumptions(run: Run) -> None:

@@ -13,6 +13,7 @@ from opendas.budget.presets import preset
 from opendas.custody.stamps import DOMAIN_FROM_RECORDS
 from opendas.demo.synthetic_counts import RECORDS
 from opendas.engines.local import workers_for
+from opendas.errors import ConfigError
 from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Spine
 from opendas.geography.summary import SpineSummary, summarise
@@ -28,7 +29,7 @@ from opendas.report.views import plural
 from opendas.runs.context.facts import noise_rows
 from opendas.runs.context.run import Run
 from opendas.runs.options import RunOptions
-from opendas.runs.prepare import check_without_records
+from opendas.runs.prepare import MOST_RECORDS, check_without_records
 from opendas.runs.simulated.forecast import Forecast, forecast_run, measure_small_run
 from opendas.runs.simulated.sparse import sparse_warning
 from opendas.runs.simulated.trial import OtherEstimator, Trial, Tried, other_estimator
@@ -159,9 +160,11 @@ def make_plan(run: Run, records: float | None = None) -> PlanTable:
 
     `records`: about how many records there are, for trials; by default 45 a leaf, or 2.3 people a home.
 
-    Raises what the run would raise before a draw, whatever its records are; `PrivacyError` if exact facts
-    leave nothing to protect.
+    Raises what the run would raise before a draw, whatever its records are; `ConfigError` if `records` are
+    none, or more than a run may have; `PrivacyError` if exact facts leave nothing to protect.
     """
+    if records is not None and not 0 < records < MOST_RECORDS:
+        raise ConfigError(f"records: expected a number above 0 and below {MOST_RECORDS:,}.")
     plan, protection = run.plan, protection_of(run.protection)
     check_without_records(run)
     error, large = expected_total(plan), run.product.schema.size > MOST_CELLS

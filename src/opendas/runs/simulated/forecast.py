@@ -77,6 +77,9 @@ INNER_RECORDS, STEEPEST = (6000.0, 20000.0), 3.0
 """Records of the two small runs for geolevels between top and leaves, and the largest power of the cells by
 which the seconds for a child and cell grow."""
 
+ONE_BY_ONE = 1 << 22
+"""Synthetic records that are drawn one by one; where there are more, each of so many stands for several."""
+
 SQUARE = 27.0
 """Bytes for each entry of the matrix of cells by cells with which families of fewer cells are solved, its
 factor and copies included; those of more are solved without one, unless bounds are declared."""
@@ -456,7 +459,11 @@ def _synthetic_counts(constraints: ConstraintTable, records: int) -> Histogram:
         for groups in closed
     ]
     some = np.array([len(cells) for cells in open_cells])[kind]
-    rows = np.repeat(np.flatnonzero(some), records)
+    populated = np.flatnonzero(some)
+    drawn = min(records, max(1, ONE_BY_ONE // max(1, len(populated))))
+    times = np.full(drawn, records // drawn)
+    times[: records % drawn] += 1
+    rows = np.repeat(populated, drawn)
     # Ranks are drawn evenly rather than by chance.
     part = (np.arange(len(rows)) * 0.618034) % 1.0
     rank = 1 / (1 - part) if n <= MANY_CELLS else some[rows] ** part
@@ -465,7 +472,7 @@ def _synthetic_counts(constraints: ConstraintTable, records: int) -> Histogram:
     for number, available in enumerate(open_cells):
         here = kind[rows] == number
         cells[here] = available[rank[here]]
-    return Histogram.from_entries(rows, cells, np.ones(len(rows), np.int64), shape=(len(leaf.upper), n))
+    return Histogram.from_entries(rows, cells, np.tile(times, len(populated)), shape=(len(leaf.upper), n))
 
 
 def check_room(forecast: Forecast, out: Path) -> tuple[str, ...]:
