@@ -192,7 +192,8 @@ def experiment(
     elif not isinstance(plans, Mapping):
         plans = {plan if isinstance(plan, str) else "run": plan for plan in plans}
     variants = _variants(run, losses, plans, estimators)
-    wanted = list(dict.fromkeys(range(seeds) if isinstance(seeds, int) else seeds))
+    given = range(seeds) if isinstance(seeds, int | np.integer) else seeds
+    wanted = list(dict.fromkeys(int(seed) if isinstance(seed, np.integer) else seed for seed in given))
     belongs = "" if state is None else belongs_to(run, f"entities {entities}")
     path = None if state is None else Path(state)
     finished = FinishedRuns(lambda rows: [(a, b, c, n, value) for a, b, c, n, value in rows], path, belongs)
