@@ -23,7 +23,8 @@ from opendas.demo.households import ADULT, CODE, HouseholdPool, allowed_ages
 from opendas.demo.placement import JITTER
 from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError
 from opendas.files.storage.parquet import reading
-from opendas.readers.columns.csv_parquet import is_parquet, opened_zip, unpacked
+from opendas.files.storage.zips import opened_zip, unpacked
+from opendas.readers.columns.csv_parquet import is_parquet
 
 _COLUMNS = ("SERIALNO", "SPORDER", "PWGTP", "AGEP", "SEX")
 _RELATION = ("RELSHIPP", "RELP")

@@ -21,6 +21,7 @@ from pyarrow import csv
 from opendas.arrays import Bools, Codes
 from opendas.custody.folders import at_once
 from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError, GeographyError
+from opendas.files.storage.zips import opened_zip, unpacked
 from opendas.geography.frame import ENTITY_CATEGORIES, Frame
 from opendas.readers.columns.area_codes import national_codes
 from opendas.readers.columns.coding import (
@@ -30,14 +31,7 @@ from opendas.readers.columns.coding import (
     geocodes_of,
     text_of,
 )
-from opendas.readers.columns.csv_parquet import (
-    Batch,
-    column_names,
-    csv_options,
-    opened_zip,
-    read_batches,
-    unpacked,
-)
+from opendas.readers.columns.csv_parquet import Batch, column_names, csv_options, read_batches
 from opendas.readers.columns.findings import FindingLog, Origin, report_rows
 from opendas.readers.frame.frame_file import hierarchy
 from opendas.readers.frame.grfc import AREA_COLUMNS, OID_COLUMN, read_blocks
@@ -122,8 +116,7 @@ def _read(path: Path) -> bytes:
 
 def _members(path: Path) -> Iterator[tuple[str, str, bytes]]:
     """Yield (name for findings, kind of area, content) of the members that are known."""
-    rule = "expected a zip file, whole and not encrypted"
-    with opened_zip(path, f"{path.name} cannot be unpacked.", rule) as archive:
+    with opened_zip(path) as archive:
         names = [(name, match.group(1)) for name in archive.namelist() if (match := _MEMBER.search(name))]
         if not names:
             rule = "expected members called BlockAssign_ST.._.._....txt"
