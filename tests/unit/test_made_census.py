@@ -302,6 +302,16 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     empty = write_csv(tmp_path / "empty.csv", [MICRODATA[0], MICRODATA[5]])
     with pytest.raises(DataError, match="cannot be used"):
         make_census(path, tmp_path / "new", pums=[empty])
+    for column, value in (("AGEP", 116), ("AGEP", ""), ("SEX", 3), ("PWGTP", "1.5"), ("RELP", 18)):
+        row = [value if name == column else old for name, old in zip(*MICRODATA[:2], strict=True)]
+        wrong = write_csv(tmp_path / "wrong.csv", [*MICRODATA, row])
+        with pytest.raises(DataError, match="The microdata cannot be used") as error:
+            read_microdata([wrong])
+        found = [(finding.file, finding.line, finding.field) for finding in error.value.findings]
+        assert found == [("wrong.csv", len(MICRODATA) + 1, column)]
+    twice = write_csv(tmp_path / "twice.csv", [[*row, row[3]] for row in MICRODATA])
+    with pytest.raises(FormatError, match="each column name once"):
+        read_microdata([twice])
     with pytest.raises(FormatError):
         make_census(lacking, tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -15,7 +15,14 @@ import pytest
 from support.data import shared_data
 from support.pl94_zip import write_csv
 
-from opendas.errors import ConfigError, DataError, FormatError, GeographyError, SchemaError
+from opendas.errors import (
+    ConfigError,
+    DataError,
+    EnvironmentFailure,
+    FormatError,
+    GeographyError,
+    SchemaError,
+)
 from opendas.geography.frame import LevelRule
 from opendas.readers import READERS, ReaderSpec, UnitsSpec, expand_paths, make_reader
 from opendas.readers.input.spec import MemoryTable, Source
@@ -336,6 +343,13 @@ def test_text_as_other_programs_write_it(tmp_path: Path) -> None:
         (tmp_path / "d.csv").write_bytes(content)
         with pytest.raises(FormatError, match=said):
             make_reader(spec(tmp_path, tmp_path / "d.csv")).read()
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    for name in ("frame.csv", "frame.parquet"):
+        (tmp_path / name).mkdir()
+        with pytest.raises(EnvironmentFailure, match="a folder, not a file"):
+            make_reader(spec(tmp_path, records_file(tmp_path), frame=tmp_path / name)).frame()
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:

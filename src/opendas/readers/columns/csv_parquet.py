@@ -8,8 +8,10 @@ metadata that begin with ``#``. Columns of a partitioned data set may come from 
 from __future__ import annotations
 
 import csv as textcsv
+import errno
 import gzip
 import io
+import os
 import zipfile
 import zlib
 from codecs import BOM_UTF8
@@ -27,7 +29,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from opendas.arrays import Bools
-from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError, SchemaError
+from opendas.errors import PATH_ERRORS, DataError, EnvironmentFailure, Finding, FormatError, SchemaError
 from opendas.files.storage.zips import DAMAGED_ZIP
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.input.spec import MemoryTable, Source
@@ -126,8 +128,10 @@ class _OwnWords:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None or isinstance(error, FormatError | MemoryError):
             return
-        if isinstance(error, PermissionError | FileNotFoundError | IsADirectoryError):
-            raise EnvironmentFailure(f"{self.path}: {error.strerror or 'cannot be read'}.") from None
+        if self.path.is_dir():
+            raise EnvironmentFailure(f"{self.path}: {PATH_ERRORS[errno.EISDIR]}.") from None
+        if isinstance(error, PermissionError | FileNotFoundError):
+            raise EnvironmentFailure(f"{self.path}: {os.strerror(error.errno)}.") from None
         if isinstance(error, _LIBRARY_ERRORS):
             raise _unreadable(self.path, None, _DAMAGED) from None
 
