@@ -131,7 +131,7 @@ class _OwnWords:
         if self.path.is_dir():
             raise EnvironmentFailure(f"{self.path}: {PATH_ERRORS[errno.EISDIR]}.") from None
         if isinstance(error, PermissionError | FileNotFoundError):
-            raise EnvironmentFailure(f"{self.path}: {os.strerror(error.errno)}.") from None
+            raise EnvironmentFailure(f"{self.path}: {os.strerror(error.errno or errno.ENOENT)}.") from None
         if isinstance(error, _LIBRARY_ERRORS):
             raise _unreadable(self.path, None, _DAMAGED) from None
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from scipy import sparse
 
-from opendas.arrays import Bools, Codes, Ints
+from opendas.arrays import Codes, Ints
 from opendas.custody.stamps import DEMONSTRATION_FRAME
 from opendas.errors import ConfigError, DataError, Finding, FormatError, GeographyError
 from opendas.files.official_areas import HEADER_FIELDS
 from opendas.files.pl94_layout import KEY_FIELDS, cell_names
+from opendas.files.summary_records import sums_of_blocks
 from opendas.geography.frame import GQ_COLUMNS, Frame, official_codes
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.input.spec import (
@@ -92,14 +92,9 @@ def compare_summaries(header: Header, tables: dict[str, Cells]) -> list[Finding]
     keys = [name for name in KEY_FIELDS if name in header.fields]
     # Codes become small integers; 0 is "not filled in".
     codes = np.stack([_numbered(header.fields[name]) for name in keys], axis=1)
-    first, part_of_block = _groups(codes[blocks])
-    parts = codes[blocks][first]
-    counts = np.concatenate(
-        [_sums(table[blocks], part_of_block, len(parts)) for table in tables.values()], axis=1
-    )
-    published = np.concatenate([table[summaries] for table in tables.values()], axis=1)
+    found = sums_of_blocks(codes[summaries], codes[blocks], [table[blocks] for table in tables.values()])
+    wrong = found != np.concatenate([table[summaries] for table in tables.values()], axis=1)
     names = [name for table in tables for name in cell_names(table)]
-    wrong = _differences(codes[summaries], parts, counts, published)
     findings = []
     for row in np.flatnonzero(wrong.any(axis=1)):
         record = summaries[row]
@@ -114,42 +109,6 @@ def compare_summaries(header: Header, tables: dict[str, Cells]) -> list[Finding]
 def _numbered(column: Codes) -> Ints:
     values, index = np.unique(column, return_inverse=True)
     return np.asarray(index if values[0] == b"" else index + 1, dtype=np.int64)
-
-
-def _groups(codes: Ints) -> tuple[Ints, Ints]:
-    """Number the distinct rows of `codes`; return (a row of each number, the number of each row)."""
-    key = np.zeros(len(codes), dtype=np.int64)
-    first = np.zeros(min(1, len(codes)), dtype=np.int64)
-    for column in codes.T:
-        # Numbers stay below rows * codes: no overflow, and no slow sort of whole rows.
-        combined = key * (int(column.max(initial=0)) + 1) + column
-        _, first, key = np.unique(combined, return_index=True, return_inverse=True)
-    return first.astype(np.int64), key.astype(np.int64)
-
-
-def _sums(counts: Cells, group: Ints, groups: int) -> Ints:
-    """Add up the rows of each group: int64 (groups, c)."""
-    ones = np.ones(len(group), dtype=np.int64)
-    indicator = sparse.csr_array((ones, (group, np.arange(len(group)))), shape=(groups, len(group)))
-    return np.asarray(indicator @ np.ascontiguousarray(counts, dtype=np.int64), dtype=np.int64)
-
-
-def _differences(
-    wanted: Ints,
-    parts: Ints,
-    counts: Ints,
-    published: Ints,
-) -> Bools:
-    """Return bool (s, c): the cells of each summary record that its parts do not add up to."""
-    wrong = np.zeros(published.shape, dtype=bool)
-    filled = wanted > 0
-    first, pattern_of = _groups(filled.astype(np.int64))
-    for number, pattern in enumerate(filled[first]):
-        records = np.flatnonzero(pattern_of == number)
-        areas, index = _groups(np.concatenate([wanted[records][:, pattern], parts[:, pattern]]))
-        sums = _sums(counts, index[len(records) :], len(areas))
-        wrong[records] = sums[index[: len(records)]] != published[records]
-    return wrong
 
 
 def _describe(header: Header, record: int, keys: list[str]) -> str:
