@@ -32,11 +32,16 @@ from opendas.runs.options import RunOptions
 from opendas.runs.prepare import MOST_RECORDS, check_without_records
 from opendas.runs.simulated.forecast import Forecast, forecast_run, measure_small_run
 from opendas.runs.simulated.sparse import sparse_warning
-from opendas.runs.simulated.trial import OtherEstimator, Trial, Tried, other_estimator
+from opendas.runs.simulated.trial import ONE_DRAW, OtherEstimator, Trial, Tried, other_estimator
 from opendas.topdown.model import WHOLE_TREE
 
 if TYPE_CHECKING:
     import pandas as pd
+
+SKIPPED = (
+    "no other estimator was tried on so many cells: the table is too sparse, and takes another plan first"
+)
+"""What is said in place of what another estimator gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,9 @@ class PlanTable:
         tried = self.tried()
         records = RECORDS * len(self.run.frame) if self.records is None else self.records
         sparse = sparse_warning(self.run, records)
-        other = other_estimator(self.run, self.records)
+        # A table of many cells that is too sparse needs another plan first: a trial may take minutes.
+        skipped = sparse is not None and self.run.product.schema.size > ONE_DRAW
+        other = SKIPPED if skipped else other_estimator(self.run, self.records)
         return {
             **_loss(budget, budget.total),
             "product": self.plan.product.name,

@@ -26,6 +26,10 @@ CELL_MB = 500 / (1 << 20)
 """MB that a cell takes of a run with few query groups: masks, row numbers, and an estimate of the topmost
 geounit, as counted in a run of a table with 1.6 million cells."""
 
+TIMED_CELLS = 1 << 21
+"""A small run of more possible cells would itself take minutes: its root is a family with all of them. So no
+more are proposed: nothing would predict the time of a run."""
+
 _LEAST_GIB = 2
 """Of memory, and of disk."""
 
@@ -73,15 +77,15 @@ def check_cells(product: Product) -> None:
     if cells * CELL_MB / 2 <= room:
         return
     kept = sorted(product.schema.attributes, key=len)
-    while len(kept) > 1 and _cells(kept) * CELL_MB > room:
+    while len(kept) > 1 and (_cells(kept) * CELL_MB > room or _cells(kept) > TIMED_CELLS):
         kept.pop()
     names = [each.name for each in product.schema.attributes if each in kept]
     raise EnvironmentFailure(
         f"product {product.name!r} has {cells:,} cells, and a run holds arrays as long as all of them: about "
         f"{size_text(cells * CELL_MB)}, where {size_text(room)} of memory are available. Nothing was read or "
-        f"drawn. The nearest that fits here are the {len(names)} attributes {', '.join(names)}: "
-        f"{_cells(kept):,} cells, about {size_text(_cells(kept) * CELL_MB)}. Or join levels, or make two "
-        "releases of fewer attributes each."
+        f"drawn. The nearest that fits here, and whose time opendas plan predicts, are the {len(names)} "
+        f"attributes {', '.join(names)}: {_cells(kept):,} cells, about "
+        f"{size_text(_cells(kept) * CELL_MB)}. Or join levels, or make two releases of fewer attributes each."
     )
 
 

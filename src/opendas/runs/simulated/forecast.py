@@ -28,6 +28,7 @@ from opendas.errors import EnvironmentFailure
 from opendas.geography.spine import Spine
 from opendas.measurement.noisy import measured_levels
 from opendas.measurement.plan import MeasurementPlan
+from opendas.runs.context.machine import TIMED_CELLS
 from opendas.runs.context.run import Run
 from opendas.runs.progress.clock import size_text
 from opendas.runs.progress.processes import available_memory_mb
@@ -66,9 +67,6 @@ MANY_CELLS = 2016
 MAIN_CELL, WORKER_CELL = 300.0, 550.0
 """Bytes that a further cell takes in the main process and in a worker: query groups as row numbers and masks,
 as counted in runs of DHC persons. The largest families come on top."""
-
-TIMED_CELLS = 1 << 21
-"""A small run of more possible cells would itself take minutes: its root is a family with all of them."""
 
 FEW_LEAVES = 10
 """Leaves of a small run with many cells: its records, not its leaves, make it like the run."""

@@ -10,10 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from opendas.arrays.blas import one_blas_thread
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, PublicCounts, bound_table
 from opendas.custody.run_key import RunKey
 from opendas.engines.drive import estimate_spine
+from opendas.engines.subtree import estimate_part
+from opendas.engines.tasks import Stage, make_part
 from opendas.engines.work import KeyedSource, Worker
 from opendas.errors import ConfigError
 from opendas.gls.model import TreeModel
@@ -119,3 +122,18 @@ class Simulation:
             model=self.model,
         )
         return estimation.leaves.take(spine.place_of_leaf)
+
+    def top(self, seed: int, purpose: str) -> Histogram:
+        """Measure and estimate the topmost geounits alone, as :meth:`estimate` does first, one row each.
+
+        The run's estimator goes down from the top, and asks nothing of what lies below.
+        """
+        run, spine = self.run, self.run.spine
+        stage, geounits = Stage(0, 0, True, ()), len(spine.levels[0])
+        part, _, _ = make_part(spine, (), self.constraints, stage, 0, geounits, None)
+        source = KeyedSource(measured_levels(run.plan), RunKey.seeded(seed).derive(purpose))
+        answers = source.open(part, self.counts.aggregate(spine.leaf_starts(0)))
+        with one_blas_thread():
+            return estimate_part(
+                part, self.rules, answers, failsafe=run.resolved.failsafe, keep_used=False
+            ).estimates
