@@ -110,8 +110,7 @@ class Simulation:
         - Returns: one row per leaf of the frame, in its order.
         """
         run, spine = self.run, self.run.spine
-        key = RunKey.seeded(seed).derive(purpose, *bound)
-        source = KeyedSource(measured_levels(run.plan), key)
+        source = self._measured(seed, purpose, *bound)
         estimation = estimate_spine(
             spine,
             self.constraints,
@@ -131,9 +130,11 @@ class Simulation:
         run, spine = self.run, self.run.spine
         stage, geounits = Stage(0, 0, True, ()), len(spine.levels[0])
         part, _, _ = make_part(spine, (), self.constraints, stage, 0, geounits, None)
-        source = KeyedSource(measured_levels(run.plan), RunKey.seeded(seed).derive(purpose))
-        answers = source.open(part, self.counts.aggregate(spine.leaf_starts(0)))
+        answers = self._measured(seed, purpose).open(part, self.counts.aggregate(spine.leaf_starts(0)))
         with one_blas_thread():
             return estimate_part(
                 part, self.rules, answers, failsafe=run.resolved.failsafe, keep_used=False
             ).estimates
+
+    def _measured(self, seed: int, purpose: str, *bound: bytes) -> KeyedSource:
+        return KeyedSource(measured_levels(self.run.plan), RunKey.seeded(seed).derive(purpose, *bound))
