@@ -142,7 +142,7 @@ def test_a_root_of_millions_that_nothing_says_the_size_of_is_solved():
         (few, [[-np.inf]], [[5.0]]),
     ):
         answer = solve(FamilyProblem(maps, linear, None, groups=groups, lower=low, upper=high))
-        assert answer.status is Status.OPTIMAL and answer.method == "pdas", (low, high)
+        assert (answer.status, answer.method) == (Status.OPTIMAL, "pdas"), (low, high)
 
 
 def test_a_child_without_cells_is_refused_whatever_bound_there_is_beside():

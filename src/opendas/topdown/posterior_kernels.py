@@ -218,7 +218,7 @@ def state_of(tree, likelihood, table, seed):
     )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _split(tree, likelihood, state, s, a, b, weights):
     """Deal what two children have of a cell out again, by its full conditional."""
     counts, residual, row = state.counts, state.residual, likelihood.row

@@ -376,7 +376,7 @@ def _less_the_rest(W: Floats, i: int, f: Floats, low: int, high: int) -> None:
 
 @inner
 def _solve_together(U: Floats, B: Floats, Z: Floats) -> None:
-    """Solve ``U' U z_c = b_c`` for all children, eight at a time."""
+    """Solve ``U' U z_c = b_c`` for all children, eight at a time; U' stands below the diagonal of U."""
     C, n = B.shape
     W = np.zeros((n, 8))
     for first in range(0, C, 8):
@@ -385,7 +385,7 @@ def _solve_together(U: Floats, B: Floats, Z: Floats) -> None:
             for j in range(n):
                 W[j, c] = B[first + c, j]
         for i in range(n):
-            _less_the_rest(W, i, U[:, i], 0, i)
+            _less_the_rest(W, i, U[i], 0, i)
         for i in range(n - 1, -1, -1):
             _less_the_rest(W, i, U[i], i + 1, n)
         for c in range(some):
@@ -401,6 +401,9 @@ def unconstrained(H: Floats, B: Floats) -> Floats:
     if n > 10 * C:  # few right-hand sides: no inverse, and all of them at once
         U = H.copy()
         cholesky(U, np.ones(n), np.empty(n, np.bool_))
+        for i in range(n):  # U' too: columns of U would be another layout, and compiled once more
+            for j in range(i):
+                U[i, j] = U[j, i]
         _solve_together(U, B, Z)
         return Z
     P = np.zeros((n, n))

@@ -26,7 +26,7 @@ def mix_all(keys):
     return words
 
 
-@njit(cache=True, nogil=True)
+@inner
 def first_guess(family, y):
     """Give each column's ones to its largest fractions; without parent round to nearest.
 
@@ -60,7 +60,7 @@ def _words(up, owner, cell_word):
     return word
 
 
-@njit(cache=True, nogil=True)
+@inner
 def weights(map_node, map_pass, k, size):
     """How often each set is a row of pass k, and whether it is a row of an earlier one.
 
