@@ -249,7 +249,9 @@ def _improve(run: Run, wishes: Wishes) -> Improvement:
             return Improvement(
                 run, wishes, trials.rows, len(made[0]), each, confirmed, tuple(found), trials.made
             )
-    closest = min(refused or found[1:], key=lambda plan: (len(plan.worse), plan.aim))
+    if not (tried := refused or found[1:]):
+        raise EstimationError("no plan of the same loss is expected to do better than the run file's own.")
+    closest = min(tried, key=lambda plan: (len(plan.worse), plan.aim))
     grew = ", ".join(map(str, closest.worse)) or "nothing, but nothing to lower fell either"
     runs = "confirming" if refused else "judging"
     raise EstimationError(
