@@ -86,7 +86,7 @@ def figure_rows(
     if "county" in levels:
         level = levels["county"]
         small = level.population < _SMALL_COUNTY
-        rows.append(_row("2", "total", "counties with fewer than 1,000 people", level.total_error[small]))
+        rows.append(_row("2", "total", "counties with a total below 1,000", level.total_error[small]))
     if "aianhh" in levels:
         level = levels["aianhh"]
         federal = _federal(level.units.geocodes)
@@ -109,8 +109,8 @@ class Evaluation:
     """Errors of an estimate. Confidential: each figure is a function of the truth.
 
     - `errors`: every declared query group at every geolevel asked for.
-    - `figures`: it and the two before are empty for products without the race and ethnicity groups or the
-      geolevels that they need.
+    - `figures`: of the geolevels and categories that the frame has; Figure 5, as the two before, for products
+      with the race and ethnicity groups only.
     - `pyramids`: of official geolevels; empty for products without single years of age and sex, as is the one
       before.
     """

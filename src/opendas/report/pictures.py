@@ -260,8 +260,10 @@ def levels_svg(levels: Sequence[LevelSummary]) -> Markup:
     sizes = _log_scale(146, 360, most)
     children = _log_scale(462, WIDTH - 20, most_children)
     parts = [opened(bottom + 26, "Geounits and children at each geolevel; a table follows")]
-    parts += [text(146, 14, "geounits", style="muted"), text(462, 14, "children of one", style="muted")]
-    parts += _axis(children, most_children, _HEAD - 2, bottom)
+    parts.append(text(146, 14, "geounits", style="muted"))
+    if most_children:
+        parts.append(text(462, 14, "children of one", style="muted"))
+        parts += _axis(children, most_children, _HEAD - 2, bottom)
     for number, level in enumerate(levels):
         y = _HEAD + _ROW * number + 4
         parts.append(text(134, y + 16, words(level.geolevel), "end"))
