@@ -166,7 +166,7 @@ def find_files(
         for code in state_filter:
             folder = paths[f"{kind}_dir_pr" if code == PUERTO_RICO else f"{kind}_dir"]
             name = paths[f"{kind}_file_format"].replace("%s", code)
-            found.append(config.parent / f"{folder.rstrip('/')}/{name}")
+            found.append(config.parent / folder / name.lstrip("/"))
             if not is_file(found[-1]):
                 findings.append(Finding(found[-1].name, None, None, "is missing"))
         return tuple(found)
