@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from opendas.arrays import Codes, Floats, Ints
+from opendas.arrays import Codes, Floats, Ints, positions_of
 from opendas.custody.folders import at_once
 from opendas.errors import ConfigError, EnvironmentFailure, Finding, FormatError, GeographyError
 from opendas.files.official_areas import OfficialAreas
@@ -344,8 +344,8 @@ class _Known:
         plain = [_text(text) for text in texts]
         fixed = [code.zfill(width) if blocks.are_digits and code.isdigit() else code for code in plain]
         wanted = np.array([code.encode("utf-8") for code in fixed])
-        position, is_leaf = _found(wanted, frame.geocodes)
-        is_empty = _found(wanted, blocks.empty)[1]
+        position = positions_of(frame.geocodes, wanted)
+        is_leaf, is_empty = position >= 0, positions_of(blocks.empty, wanted) >= 0
         unknown = np.flatnonzero(~is_leaf & ~is_empty)
         if len(unknown) and not blocks.skip_unknown:
             _refuse_unknown(unknown, wanted, rows, blocks)
@@ -372,14 +372,6 @@ class _Known:
         kept = np.flatnonzero(pairs >= 0)
         each = np.ones(len(kept)) if weights is None else weights[kept]
         return AreaWeights(order, which[kept], self.position[kept], each, self.skipped)
-
-
-def _found(wanted: Codes, ascending: Codes) -> tuple[Ints, Any]:
-    """Return the position of each code, and whether it is there."""
-    if len(ascending) == 0:
-        return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)
-    position = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
-    return position.astype(np.int64), ascending[position] == wanted
 
 
 def _refuse_unknown(unknown: Ints, wanted: Codes, rows: _Rows, blocks: Blocks) -> None:

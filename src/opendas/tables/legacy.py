@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from opendas.arrays import Bools, Ints
+from opendas.arrays import Bools, Ints, positions_of
 from opendas.custody.folders import atomic_file
 from opendas.errors import ConfigError
 from opendas.files.official_areas import OfficialAreas
@@ -89,10 +89,8 @@ def _counts(released: ReleasedProduct, table: str, state: bytes, wanted: Groupin
     if np.array_equal(grouping.geocodes, wanted.geocodes):
         return counts
     out = np.zeros((len(wanted), counts.shape[1]), dtype=np.int64)
-    position = np.searchsorted(wanted.geocodes, grouping.geocodes)
-    known = position < len(wanted)
-    known[known] = wanted.geocodes[position[known]] == grouping.geocodes[known]
-    if not bool(known.all()):
+    position = positions_of(wanted.geocodes, grouping.geocodes)
+    if bool(np.any(position < 0)):
         raise ConfigError("persons and units of this release have different frames: no common legacy file.")
     out[position] = counts
     return out
@@ -222,11 +220,7 @@ def header_members(
     for table in tables:
         released = products[table_layout(table)]
         frame = released.frame
-        place = np.searchsorted(codes, frame.geocodes)
-        inside = place < len(codes)
-        inside[inside] = codes[place[inside]] == frame.geocodes[inside]
-        of_leaf = np.where(inside, place, -1)
-        grouping = Grouping("block", codes, of_leaf)
+        grouping = Grouping("block", codes, positions_of(codes, frame.geocodes))
         of_blocks.append(count_table(released.estimate, pl94_table(released.product, table), grouping))
     place = np.full(len(areas.table), -1, dtype=np.int64)
     place[blocks] = np.arange(len(blocks))

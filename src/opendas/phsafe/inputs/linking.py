@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import positions_of
 from opendas.errors import Finding
 from opendas.phsafe.inputs.findings import Source, list_lines
 from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units, to_words
-from opendas.readers.columns.coding import positions_of
 
 _GROUP_QUARTERS = (4, 5)
 

@@ -17,7 +17,7 @@ from typing import Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Bools, Ints
+from opendas.arrays import Bools, Ints, Lookup
 from opendas.custody.stamps import POPULATED_LEAVES
 from opendas.errors import ConfigError, DataError, GeographyError, SchemaError
 from opendas.geography.frame import Frame, official_codes
@@ -34,7 +34,7 @@ from opendas.readers.cef.records import (
 from opendas.readers.columns.coding import is_repeated
 from opendas.readers.columns.csv_parquet import no_rows
 from opendas.readers.columns.findings import FindingLog, Origin, report_rows
-from opendas.readers.counting.entries import Entries, Lookup
+from opendas.readers.counting.entries import Entries
 from opendas.readers.frame.frame_file import CENSUS_UNITS
 from opendas.readers.frame.grfc import GrfcBlocks, read_blocks
 from opendas.readers.frame.units import check_units

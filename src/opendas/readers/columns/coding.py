@@ -107,22 +107,6 @@ def is_repeated(values: npt.NDArray[Any]) -> Bools:
     return repeated
 
 
-def positions_of(ascending: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Ints:
-    """Return the position of each wanted value in a list, int64 (rows,); -1 where it is not in it.
-
-    - `ascending` (k,): each value once.
-    - `wanted` (rows,): records of one household, and of one leaf, stand together: each run of equal values is
-      looked up once.
-    """
-    if len(wanted) == 0 or len(ascending) == 0:
-        return np.full(len(wanted), -1, dtype=np.int64)
-    starts = np.flatnonzero(np.concatenate([[True], wanted[1:] != wanted[:-1]]))
-    heads = wanted[starts]
-    found = np.minimum(np.searchsorted(ascending, heads), len(ascending) - 1)
-    position = np.where(ascending[found] == heads, found, -1)
-    return np.repeat(position, np.diff(starts, append=len(wanted)))
-
-
 def distinct_texts(batch: Batch, name: str) -> tuple[Ints, list[str]]:
     """Return (position of each row, distinct texts of a column); what is null or no text is empty."""
     index, values = _distinct(batch.columns[name])

@@ -12,11 +12,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from opendas.arrays import Bools, Codes, Ints, sum_by_key
+from opendas.arrays import Bools, Codes, Ints, positions_of, sum_by_key
 from opendas.custody.stamps import DEMONSTRATION_FRAME, POPULATED_LEAVES
 from opendas.errors import ConfigError, DataError, Finding, GeographyError, PrivacyError, SchemaError
 from opendas.geography.frame import Frame
-from opendas.readers.columns.coding import Geocodes, positions_of, text_of, unit_ids
+from opendas.readers.columns.coding import Geocodes, text_of, unit_ids
 from opendas.readers.columns.csv_parquet import Batch, no_rows, read_batches, shown_name
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.counting.contributions import Contributions

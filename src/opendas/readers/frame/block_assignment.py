@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
-from opendas.arrays import Bools, Codes
+from opendas.arrays import Bools, Codes, positions_of
 from opendas.custody.folders import at_once
 from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError, GeographyError
 from opendas.files.storage.zips import opened_zip, unpacked
@@ -333,21 +333,16 @@ def _check_known(
     """Record rows that put an unknown block into an area; rows that say "none" put it nowhere."""
     blocks, codes = _joined(parts)
     if known is not None:
-        wrong = ~_is_in(blocks, known)
+        wrong = positions_of(known, blocks) < 0
         rule = "expected a block that the input knows; files of another census have other blocks"
     elif census:
-        wrong = ~_is_in(blocks.astype("S2"), np.unique(frame.geocodes.astype("S2")))
+        wrong = positions_of(np.unique(frame.geocodes.astype("S2")), blocks.astype("S2")) < 0
         rule = "expected a block in a state of the input"
     else:
-        wrong = np.full(len(blocks), not bool(_is_in(blocks, frame.geocodes).any()))
+        wrong = np.full(len(blocks), bool(np.all(positions_of(frame.geocodes, blocks) < 0)))
         rule = "expected geocodes of the input; none of the files' is one"
     wrong &= (codes != b"") & (blocks != b"")
     report_rows(wrong, [part.origin for part in parts], parts[0].field, rule, log, GeographyError)
-
-
-def _is_in(wanted: Codes, ascending: Codes) -> Bools:
-    found = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
-    return np.asarray(ascending[found] == wanted)
 
 
 def _one_code_each(parts: Sequence[Assignment], log: FindingLog) -> tuple[Codes, Codes]:
@@ -369,8 +364,8 @@ def _one_code_each(parts: Sequence[Assignment], log: FindingLog) -> tuple[Codes,
 
 def _of_leaves(frame: Frame, blocks: Codes, codes: Codes) -> tuple[Codes, Bools]:
     """Return the code of each leaf, and whether it is listed, (l,) both."""
-    found = np.minimum(np.searchsorted(blocks, frame.geocodes), len(blocks) - 1)
-    listed = blocks[found] == frame.geocodes
+    found = positions_of(blocks, frame.geocodes)
+    listed = found >= 0
     return np.where(listed, codes[found], b""), listed
 
 

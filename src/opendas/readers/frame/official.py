@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from opendas.arrays import Codes, Ints
+from opendas.arrays import Codes, Ints, Lookup
 from opendas.errors import GeographyError
 from opendas.files.official_areas import HEADER_FIELDS, OfficialAreas
 from opendas.files.storage.parquet import bytes_column
@@ -101,9 +101,8 @@ def with_headers(frame: Frame, paths: Sequence[Path]) -> Frame:
 
 def places_of_blocks(frame: Frame, listed: Codes, source: str) -> Ints:
     """Return where each measured block stands in a list of public geography, int64 (blocks,)."""
-    order = np.argsort(listed, kind="stable")
-    place: Ints = order[np.minimum(np.searchsorted(listed[order], frame.geocodes), len(listed) - 1)]
-    lost = listed[place] != frame.geocodes
+    place = Lookup.of(listed).positions(frame.geocodes)
+    lost = place < 0
     if lost.any():
         raise GeographyError(
             f"block {frame.geocodes[lost][0].decode()} was measured and is not in {source}, nor are "

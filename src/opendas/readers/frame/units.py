@@ -11,10 +11,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Bools, Codes, Ints
+from opendas.arrays import Bools, Codes, Ints, positions_of
 from opendas.errors import ConfigError, DataError, Finding, FormatError, GeographyError
 from opendas.geography.frame import Frame
-from opendas.readers.columns.coding import geocodes_of, is_repeated, positions_of, whole_numbers
+from opendas.readers.columns.coding import geocodes_of, is_repeated, whole_numbers
 from opendas.readers.columns.csv_parquet import PUBLIC_ROWS, column_names, no_rows, read_batches
 from opendas.readers.columns.findings import FindingLog, joined
 from opendas.readers.frame.frame_file import (
