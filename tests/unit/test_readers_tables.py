@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import zipfile
 from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any
@@ -374,6 +375,27 @@ def test_codes_that_are_no_text_are_not_taken_for_none(tmp_path: Path) -> None:
     with pytest.raises(FormatError) as caught:
         make_reader(spec(tmp_path, records_file(tmp_path))).frame()
     assert [(f.line, f.field) for f in caught.value.findings] == [(2, "place")]
+
+
+def test_lines_that_are_no_rows_are_told_beside_wrong_rows(tmp_path: Path) -> None:
+    frame_file(tmp_path)
+    for text in ("a01,0,x,\n\n\na01,9,x,\n", 'a01,0,x,"one\ntwo"\na01,9,x,\n'):
+        (tmp_path / "d.csv").write_text(f"geocode,age,group,note\n{text}")
+        with pytest.raises(SchemaError, match="line numbers leave out blank lines") as caught:
+            make_reader(spec(tmp_path, tmp_path / "d.csv")).read()
+        assert [f.line for f in caught.value.findings] == [3, None]
+
+
+def test_a_damaged_zip_is_told(tmp_path: Path) -> None:
+    frame_file(tmp_path)
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA):
+        with zipfile.ZipFile(tmp_path / "d.zip", "w", method) as archive:
+            archive.write(records_file(tmp_path, RECORDS * 5000), "d.csv")
+        data = bytearray((tmp_path / "d.zip").read_bytes())
+        data[len(data) // 2] ^= 1
+        (tmp_path / "d.zip").write_bytes(data)
+        with pytest.raises(DataError, match="of another kind"):
+            make_reader(spec(tmp_path, tmp_path / "d.zip")).read()
 
 
 def test_a_truncated_file_is_told(tmp_path: Path) -> None:

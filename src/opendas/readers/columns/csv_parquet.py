@@ -11,6 +11,7 @@ import csv as textcsv
 import errno
 import gzip
 import io
+import lzma
 import os
 import zipfile
 import zlib
@@ -42,7 +43,10 @@ _BLOCK_BYTES = 1 << 24
 _LEAST_ROWS = 1 << 16  # of a file whose columns are worth a thread each
 _TEXT = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 _DAMAGED = "expected a whole CSV file in UTF-8, or a Parquet file; this one is damaged or of another kind"
-_LIBRARY_ERRORS = (pa.ArrowException, OSError, EOFError, zlib.error, UnicodeDecodeError, textcsv.Error)
+_LIBRARY_ERRORS = (
+    pa.ArrowException, OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, UnicodeDecodeError,
+    textcsv.Error,
+)  # fmt: skip
 _PARQUET = (".parquet", ".pq")
 _COMPARED = 1000
 """Column names that a missing one is compared with; a file of more is no table of ours."""
@@ -396,7 +400,11 @@ def _check_quotes(path: Path, dialect: _Dialect, rows: int, log: FindingLog) -> 
             line, count = at, count + bool(fields)
     except textcsv.Error:
         count = -1
-    if count != rows:
+    if count == rows:
+        log.note(
+            shown_name(path), "line numbers leave out blank lines, and line ends inside of quotation marks"
+        )
+    else:
         rule = "expected a closing quotation mark for every one that opens a field"
         log.add(FormatError, shown_name(path), line + 1, None, rule)
 
