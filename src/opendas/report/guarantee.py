@@ -102,9 +102,10 @@ def _change(run: RunFacts) -> str:
         return f"adding or removing all records of one {run.protected_unit}"
     if run.companion is not None and run.neighbours == "bounded":
         return f"one {run.protected_unit}, whose record here is replaced by another, appears or vanishes"
+    record = "record" if run.protected_unit == "record" else f"{run.protected_unit} record"
     if run.neighbours == "bounded":
-        return f"replacing one {run.protected_unit} record by another"
-    return f"adding or removing one {run.protected_unit} record"
+        return f"replacing one {record} by another"
+    return f"adding or removing one {record}"
 
 
 def _loss(run: RunFacts) -> str:

@@ -49,6 +49,7 @@ from opendas.report.views import (
     official_head,
     official_rows,
     official_sentences,
+    one,
     partial_losses,
     percent,
     plural,
@@ -273,10 +274,10 @@ def _canvas_with(footer: str, certificate: Mapping[str, Any]) -> type[_NumberedC
 
 
 def _protected(run: RunFacts) -> str:
+    unit = one(run.protected_unit)
     if run.contribution is None:
-        return f"a {run.protected_unit}, one record"
-    most = run.contribution.at_most
-    return f"a {run.protected_unit}, at most {most} record{'s' if most > 1 else ''}"
+        return unit if unit == "a record" else f"{unit}, one record"
+    return f"{unit}, at most {plural('record', run.contribution.at_most)}"
 
 
 def _front(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: str) -> list[Flowable]:
