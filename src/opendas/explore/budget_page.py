@@ -170,7 +170,7 @@ class BudgetPage(Page[BudgetAnswers]):
                 return answer
             errors = [{(row.geolevel, row.query): row.mean_abs_error for row in each} for each in rows]
             return replace(answer, more={"tried": errors})
-        if action == "price" and can_be_priced(subject):
+        if action == "price" and can_be_priced(subject, [found for _, found in answer.plans]):
             try:
                 return replace(answer, more={"price": [priced(subject, a.budget) for _, a in answer.plans]})
             except OpendasError as error:
@@ -250,7 +250,7 @@ class BudgetPage(Page[BudgetAnswers]):
             "margins": rows(lambda a, level, q: margin_of(a.cells[level, q])),
             "expected": rows(lambda a, level, q: error_text(a.cells[level, q].expected)),
             "tried": _tried_rows(answer, subject),
-            "can_be_priced": can_be_priced(subject),
+            "can_be_priced": can_be_priced(subject, found),
             "price": price_view(subject, [name for name, _ in answer.plans], answer.more.get("price", ())),
             "areas": _area_rows(answer),
             "curve_picture": curve_picture(answer.plans),

@@ -6,13 +6,13 @@ the move the same. Errors are those of released counts, tried on synthetic recor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
 from opendas.budget.allocation import Budget
-from opendas.explore.budget import epsilons
+from opendas.explore.budget import BudgetAnswers, epsilons
 from opendas.explore.subjects import Subject
 from opendas.report.pictures import Curve, lines_svg
 from opendas.report.views import decimal, ticks, words
@@ -33,9 +33,15 @@ class Priced:
     errors: Mapping[str, float]  # of the lowest geolevel, by query group: mean absolute errors, summed
 
 
-def can_be_priced(subject: Subject) -> bool:
-    """Return whether a trial speaks of the lowest geolevel, and there is one above."""
-    return subject.can_be_tried and len(subject.levels) > 1 and subject.geounits[subject.levels[-1]] >= FEWEST
+def can_be_priced(subject: Subject, plans: Iterable[BudgetAnswers]) -> bool:
+    """Return whether a trial speaks of the lowest geolevel, and moving within the one above costs something.
+
+    Where what is published exactly forbids such moves, it costs nothing in any plan.
+    """
+    if not (subject.can_be_tried and subject.geounits[subject.levels[-1]] >= FEWEST):
+        return False
+    above = subject.levels[-2:-1]
+    return all(any(loss.loss for loss in plan.within if loss.name in above) for plan in plans)
 
 
 def ways(budget: Budget, leaf: str) -> dict[str, list[Budget]]:

@@ -313,7 +313,11 @@ def test_two_ways_to_spend_more_on_blocks_cost_a_move_within_a_block_group_the_s
     assert view["picture"].count("<circle") == len(view["rows"]) == 8
     both = page.answer(page.after_action(page.started(), "compare"), "price")
     assert page.context(both)["price"]["picture"].count('class="plan1 moved"') == 1
-    assert page.answer(BudgetPage().started(), "price").more == {}  # of a stand-in no block is tried
+    # Of a stand-in no block is tried; and no unit moves between blocks whose numbers of units are published.
+    for other in (BudgetPage(), BudgetPage(RunSubject(opendas.load(made / "units.toml")))):
+        found = other.answer(other.started(), "price")
+        assert found.more == {}
+        assert not other.context(found)["can_be_priced"]
 
 
 def test_a_stand_in_has_the_exact_epsilon_of_its_noise() -> None:
