@@ -739,7 +739,9 @@ def budget_spec(
     parts.update({key: getattr(section, key) for key in section.model_fields_set})
     complete = all(parts.get(key) is not None for key in (mechanism.loss_name, "geolevels", "queries"))
     if "preset" not in parts and not complete and product.preset is not None:
-        parts["preset"] = _default_preset(product.preset, geolevels)
+        # Production's for the run's root: the national one, or the one for a state.
+        national = geolevels[0] == "us"
+        parts["preset"] = product.preset if national else product.preset.replace("us2020-", "pr2020-")
     if not parts:
         raise ConfigError(
             f"[budget] is missing: the product {product.name} brings none. Give {mechanism.loss_name}, "
@@ -750,8 +752,3 @@ def budget_spec(
         parts["queries"] = {level: product.each_query(shares) for level, shares in queries.items()}
     parts["normalise"] = bool(parts.get("normalise"))
     return BudgetSpec(**parts, mechanism=mechanism, neighbours=neighbours)  # type: ignore[arg-type]
-
-
-def _default_preset(preset: str, geolevels: Sequence[str]) -> str:
-    """Return the production preset for the run's root: the national one, or the one for a state."""
-    return preset if geolevels[0] == "us" else preset.replace("us2020-", "pr2020-")

@@ -37,6 +37,7 @@ _WEIGHT = re.compile(
     r"(.*[_ .])?(weights?|wts?|wgts?)[_ ]?[0-9]*|(p|h)?wgtp[0-9]*|(per|hh|final|sample|rep)_?w(eigh)?t[0-9]*",
     re.IGNORECASE,
 )
+_FEW_AGES = 12
 _AGE = re.compile(r"(.*[_ .-])?(age|agep|ages|edad|alter)([_ .-].*)?", re.IGNORECASE)
 _PLACES = (
     "geocode", "geoid", "geo_id", "geo", "block", "zone", "area", "precinct", "tract", "ward", "unit",
@@ -199,7 +200,8 @@ def _role(name: str, values: Sequence[str], rows: int) -> Role:
     if different == rows and rows > MOST_LEVELS and _numbers_rows(labels, numeric=numeric and not coded):
         return Role.IDENTIFIER
     fractions = numeric and not all(_WHOLE.fullmatch(value) for value in labels)
-    if numeric and not coded and (fractions or different > MOST_LEVELS or _is_age(name, labels)):
+    ages = len(labels) > _FEW_AGES and _AGE.fullmatch(name.strip()) is not None
+    if numeric and not coded and (fractions or different > MOST_LEVELS or ages):
         return Role.NUMBER
     return Role.LABELS if different <= MOST_LEVELS else Role.TEXT
 
@@ -211,13 +213,6 @@ def _numbers_rows(labels: Sequence[str], *, numeric: bool) -> bool:
     whole = all(_WHOLE.fullmatch(value) for value in labels)
     wide = len({len(value) for value in labels}) == 1
     return whole and (wide or max(map(int, labels)) - min(map(int, labels)) == len(labels) - 1)
-
-
-_FEW_AGES = 12
-
-
-def _is_age(name: str, labels: Sequence[str]) -> bool:
-    return bool(_AGE.fullmatch(name.strip())) and len(labels) > _FEW_AGES
 
 
 _AGES = (0, 5, 18, 25, 35, 45, 55, 65, 75, 85)
