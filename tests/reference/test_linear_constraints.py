@@ -154,7 +154,7 @@ class Own:
 
 
 def family_of_many_cells(seed):
-    """Cells in three dimensions, half of them empty; the parent may keep its constraint with nothing to spare."""
+    """Cells in three dimensions, half of them empty; the parent may keep its constraint just so."""
     rng = np.random.default_rng(seed)
     C, sides = int(rng.integers(2, 12)), rng.integers(2, 6, 3)
     n = int(sides.prod())

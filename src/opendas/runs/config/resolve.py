@@ -619,7 +619,7 @@ def _check_estimator(
         refuse_posterior(run_file.run.mechanism, product, held, geolevels[-1])
     above = [invariant for invariant in held if invariant.geolevel != geolevels[-1]]
     if above and run_file.run.estimator == BLOCK_BY_BLOCK:
-        queries = ", ".join(f'"{invariant.query}"' for invariant in above)
+        queries = ", ".join(dict.fromkeys(f'"{invariant.query}"' for invariant in above))
         raise ConfigError(
             f"estimator block-by-block solves each {geolevels[-1]} on its own, without the invariants above: "
             f"{', '.join(invariant.name for invariant in above)}. Set drop_invariants = [{queries}] "
