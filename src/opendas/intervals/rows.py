@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opendas.arrays import Bools, Floats, Ints
+from opendas.arrays.kernels import GOLDEN, mixed
 from opendas.gls.cells import Domain
 from opendas.gls.downward import Estimates
 from opendas.gls.operators import Operators
@@ -43,13 +44,13 @@ class Rows:
         for outer in _outers(domain, members):
             # Two numbers made of thousands tell rows apart as all of these would, with factors that follow no
             # rule: multiples of a root have equal sums where the places have.
-            mixed = np.zeros((len(outer[0]), 2))
+            key = np.zeros((len(outer[0]), 2))
             done = 1
             for stack in outer:
                 place = np.arange(done, done + stack[0].size, dtype=np.uint64)
-                mixed += stack.reshape(len(stack), -1) @ _scattered(place)
+                key += stack.reshape(len(stack), -1) @ _scattered(place)
                 done += len(place)
-            keys.append(mixed)
+            keys.append(key)
         found = np.concatenate([np.zeros((0, 2)), *keys])
         scale = max(1.0, float(np.abs(found).max(initial=0.0)))
         _, first, which = np.unique(
@@ -111,10 +112,8 @@ class Rows:
 
 def _scattered(place: NDArray[np.uint64]) -> Floats:
     """Return two numbers in [0, 1) for each place, float64 (p, 2), as SplitMix64 mixes them (Steele 2014)."""
-    mixed: NDArray[np.uint64] = np.stack([2 * place, 2 * place + 1], axis=1) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray((mixed ^ (mixed >> np.uint64(31))) * 2.0**-64)
+    steps = np.stack([2 * place - np.uint64(1), 2 * place], axis=1) * GOLDEN
+    return np.asarray(mixed(steps) * 2.0**-64)
 
 
 def _outers(domain: Domain, members: Bools) -> Iterator[list[Floats]]:
