@@ -67,7 +67,8 @@ def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes
     Raises `EnvironmentFailure, FormatError, DataError` as :func:`opendas.comparison.geometry.read_shapes`.
     """
     official = comparison.official
-    views, notes, spent = [], [], 0
+    views: list[dict[str, Any]] = []
+    notes, spent = [], 0
     drawings: list[tuple[Mapping[str, Grouping], Drawing | None]] = []
     for common in comparison.common:
         levels = comparison.levels_of(common)
@@ -117,15 +118,11 @@ def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes
             sources=comparison.sources,
             notes=notes,
             mapped=any(drawing["width"] for drawing in shapes),
-            words={name: kind_words(name) for view in views for name in _names(view)},
+            words={level["name"]: level["words"] for view in views for level in view["levels"]},
             data=json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
         )
     )
     return page.encode()
-
-
-def _names(view: Mapping[str, Any]) -> list[str]:
-    return [level["name"] for level in view["levels"]]
 
 
 def _same(one: Mapping[str, Grouping], other: Mapping[str, Grouping]) -> bool:
