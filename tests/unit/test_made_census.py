@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -309,6 +310,12 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
             read_microdata([wrong])
         found = [(finding.file, finding.line, finding.field) for finding in error.value.findings]
         assert found == [("wrong.csv", len(MICRODATA) + 1, column)]
+    with zipfile.ZipFile(tmp_path / "both.zip", "w") as archive:
+        for name, start in (("psam_pusa.csv", 1), ("psam_pusb.csv", 4), ("__MACOSX/._psam_pusa.csv", 7)):
+            part = [MICRODATA[0], *MICRODATA[start : start + 3]]
+            archive.write(write_csv(tmp_path / "part.csv", part), name)
+    whole = read_microdata([write_csv(tmp_path / "whole.csv", MICRODATA[:7])])
+    assert read_microdata([tmp_path / "both.zip"]).age.tolist() == whole.age.tolist()
     twice = write_csv(tmp_path / "twice.csv", [[*row, row[3]] for row in MICRODATA])
     with pytest.raises(FormatError, match="each column name once"):
         read_microdata([twice])

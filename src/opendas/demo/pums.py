@@ -6,24 +6,22 @@ sample with their weights; ages above the top code are spread out again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-from pyarrow import csv
 
 from opendas.arrays import Bools, Ints
 from opendas.demo.homes import describe, keeps_edits
 from opendas.demo.households import ADULT, CODE, HouseholdPool, allowed_ages
 from opendas.demo.placement import JITTER
 from opendas.errors import DataError, Finding, FormatError
-from opendas.files.storage.zips import opened_zip, unpacked
+from opendas.files.storage.zips import opened_zip
 from opendas.readers.columns.coding import text_of, whole_numbers
-from opendas.readers.columns.csv_parquet import column_names, read_batches
+from opendas.readers.columns.csv_parquet import column_names, read_batches, tables_in
 from opendas.readers.columns.findings import FindingLog
-from opendas.readers.input.spec import MemoryTable, Source
+from opendas.readers.input.spec import ZipMember
 from opendas.schema.dhc_persons import OLDEST
 
 _NUMBERS = {"SPORDER": (0, 99), "PWGTP": (0, 1 << 31), "AGEP": (0, OLDEST), "SEX": (1, 2)}
@@ -143,21 +141,16 @@ def _read(path: Path) -> dict[str, Ints]:
     return numbers | {"SERIALNO": np.argsort(np.argsort(first))[serial]}
 
 
-def _tables(path: Path) -> Iterator[Source]:
-    """Yield the tables of a file: that of the nation is a zip file with two."""
+def _tables(path: Path) -> list[Path | ZipMember]:
+    """Return the tables of a file: that of the nation is a zip file with two."""
     if path.suffix.lower() != ".zip":
-        yield path
-        return
+        return [path]
     with opened_zip(path, _UNUSABLE, "expected the official zip file, whole; download it again") as archive:
-        names = [name for name in archive.namelist() if name.lower().endswith(".csv")]
-        names = [name for name in names if Path(name).name[0] not in "._"]
-        if not names:
-            rule = "expected a person file, psam_p*.csv, in this zip"
-            raise FormatError(_UNUSABLE, [Finding(path.name, None, None, rule)])
-        text = csv.ConvertOptions(column_types={"SERIALNO": pa.string()})
-        for name in names:
-            table = csv.read_csv(pa.BufferReader(unpacked(archive, name)), convert_options=text)
-            yield MemoryTable(f"{path.name}!{name}", table)
+        names = [name for name in tables_in(archive) if name.lower().endswith(".csv")]
+    if not names:
+        rule = "expected a person file, psam_p*.csv, in this zip"
+        raise FormatError(_UNUSABLE, [Finding(path.name, None, None, rule)])
+    return [ZipMember(path, name) for name in names]
 
 
 def _spread(age: Ints, rng: np.random.Generator) -> Ints:

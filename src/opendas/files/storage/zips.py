@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from opendas.errors import EnvironmentFailure, Finding, FormatError
 
@@ -47,11 +48,18 @@ def opened_zip(
 def unpacked(archive: zipfile.ZipFile, name: str) -> bytes:
     """Return the content of a member.
 
-    The size that an archive states is a limit: the library unpacks no more, and checks the sum.
+    Raises `zipfile.BadZipFile` if it is damaged, or would unpack to so much that it can be no table.
+    """
+    with opened_member(archive, name) as member:
+        return member.read()
 
-    Raises `zipfile.BadZipFile` if the member is damaged, or would unpack to so much that it can be no table.
+
+def opened_member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+    """Open a member, as :func:`unpacked`.
+
+    The size that an archive states is a limit: the library unpacks no more, and checks the sum.
     """
     member = archive.getinfo(name)
     if member.file_size > max(SMALL, MOST_RATIO * member.compress_size):
         raise zipfile.BadZipFile(f"{name} unpacks to {member.file_size} bytes")
-    return archive.read(member)
+    return archive.open(member)

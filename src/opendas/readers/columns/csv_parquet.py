@@ -31,9 +31,9 @@ from pyarrow import csv
 
 from opendas.arrays import Bools
 from opendas.errors import PATH_ERRORS, DataError, EnvironmentFailure, Finding, FormatError, SchemaError
-from opendas.files.storage.zips import DAMAGED_ZIP
+from opendas.files.storage.zips import DAMAGED_ZIP, opened_member
 from opendas.readers.columns.findings import FindingLog
-from opendas.readers.input.spec import MemoryTable, Source
+from opendas.readers.input.spec import MemoryTable, Source, ZipMember
 
 BATCH_ROWS = 1 << 20
 PUBLIC_ROWS = 1 << 17
@@ -80,12 +80,12 @@ class _Dialect:
     names: tuple[str, ...]
 
 
-def column_names(path: Source) -> tuple[str, ...]:
+def column_names(path: Source | ZipMember) -> tuple[str, ...]:
     """Return the columns a file has, those from its folders included."""
     return (*_own_names(path), *_folder_columns(path))
 
 
-def _own_names(path: Source) -> tuple[str, ...]:
+def _own_names(path: Source | ZipMember) -> tuple[str, ...]:
     if isinstance(path, MemoryTable):
         return tuple(path.table.column_names)
     if is_parquet(path):
@@ -94,19 +94,19 @@ def _own_names(path: Source) -> tuple[str, ...]:
     return _dialect(path).names
 
 
-def is_parquet(path: Source) -> TypeGuard[Path]:
+def is_parquet(path: Source | ZipMember) -> TypeGuard[Path]:
     """Return whether a source is a Parquet file, by its name."""
     return isinstance(path, Path) and path.name.lower().endswith(_PARQUET)
 
 
-def _folder_columns(path: Source) -> dict[str, str]:
-    if isinstance(path, MemoryTable):
+def _folder_columns(path: Source | ZipMember) -> dict[str, str]:
+    if not isinstance(path, Path):
         return {}
     pairs = (part.split("=", 1) for part in path.parent.parts if "=" in part)
     return {name: unquote(value) for name, value in pairs}
 
 
-def shown_name(path: Source) -> str:
+def shown_name(path: Source | ZipMember) -> str:
     """Return how findings name a file: its own name, behind those of the folders of a partitioned data set.
 
     Examples
@@ -114,7 +114,7 @@ def shown_name(path: Source) -> str:
     >>> shown_name(Path("/data/persons/state=01/county=003/part-0.parquet"))
     'state=01/county=003/part-0.parquet'
     """
-    if isinstance(path, MemoryTable):
+    if not isinstance(path, Path):
         return path.name
     folders = [part for part in path.parent.parts if "=" in part]
     return "/".join([*folders, path.name])
@@ -123,8 +123,9 @@ def shown_name(path: Source) -> str:
 class _OwnWords:
     """Turns the library's errors into ours."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, source: Path | ZipMember) -> None:
+        self.source = source
+        self.path = source if isinstance(source, Path) else source.path
 
     def __enter__(self) -> None:
         return
@@ -137,10 +138,10 @@ class _OwnWords:
         if isinstance(error, PermissionError | FileNotFoundError):
             raise EnvironmentFailure(f"{self.path}: {os.strerror(error.errno or errno.ENOENT)}.") from None
         if isinstance(error, _LIBRARY_ERRORS):
-            raise _unreadable(self.path, None, _DAMAGED) from None
+            raise _unreadable(self.source, None, _DAMAGED) from None
 
 
-def _dialect(path: Path) -> _Dialect:
+def _dialect(path: Path | ZipMember) -> _Dialect:
     skip = 0
     with _OwnWords(path), _opened(path) as file:
         line = file.readline(1 << 20).removeprefix(BOM_UTF8)
@@ -166,7 +167,12 @@ def _dialect(path: Path) -> _Dialect:
 
 
 def read_batches(
-    path: Source, columns: Sequence[str], log: FindingLog, *, coded: bool = False, rows: int | None = None
+    path: Source | ZipMember,
+    columns: Sequence[str],
+    log: FindingLog,
+    *,
+    coded: bool = False,
+    rows: int | None = None,
 ) -> Iterator[Batch]:
     """Yield the wanted columns of a file, batch by batch.
 
@@ -191,7 +197,7 @@ def read_batches(
         if file is None:
             batches = _csv_batches(path, wanted, log)
         else:
-            file = _with_dictionaries(path, file, wanted) if coded else file
+            file = _with_dictionaries(path, file, wanted) if coded and is_parquet(path) else file
             batches = _parquet_batches(file, wanted, rows or BATCH_ROWS)
         for first, batch in batches:
             _check_types(path, batch.schema)
@@ -214,19 +220,19 @@ def _memory_batches(source: MemoryTable, wanted: list[str], rows: int) -> Iterat
         first += batch.num_rows
 
 
-def no_rows(path: Source) -> FormatError:
+def no_rows(path: Source | ZipMember) -> FormatError:
     """Return the error of an input without any row; a part of a data set may be empty, the whole may not."""
     finding = Finding(shown_name(path), None, None, "expected rows, found none")
     return FormatError("the input is empty.", [finding])
 
 
-def _unreadable(path: Source, line: int | None, rule: str) -> FormatError:
+def _unreadable(path: Source | ZipMember, line: int | None, rule: str) -> FormatError:
     finding = Finding(shown_name(path), line, None, rule)
     return FormatError(f"{shown_name(path)} cannot be read.", [finding])
 
 
 def _check_columns(
-    path: Source, own: Sequence[str], folders: Mapping[str, str], wanted: Sequence[str]
+    path: Source | ZipMember, own: Sequence[str], folders: Mapping[str, str], wanted: Sequence[str]
 ) -> None:
     log = FindingLog()
     known = [*own, *folders]
@@ -243,14 +249,14 @@ def _check_columns(
     log.raise_if_any(f"{shown_name(path)} lacks columns, or has several of one name.")
 
 
-def _shown_columns(path: Source, known: Sequence[str]) -> str:
+def _shown_columns(path: Source | ZipMember, known: Sequence[str]) -> str:
     """Name the columns there are, but not those of a text file: without its header, they are a record."""
     if isinstance(path, MemoryTable) or is_parquet(path):
         return f"; the file has {', '.join(known[:12])}"
     return f" among the {len(known)} of the first line, where a header with names is expected"
 
 
-def _check_types(path: Source, schema: Any) -> None:
+def _check_types(path: Source | ZipMember, schema: Any) -> None:
     """Refuse columns of lists, of records and of types that others define: a field is one text or number."""
     log = FindingLog()
     for name, kind in zip(schema.names, schema.types, strict=True):
@@ -316,16 +322,18 @@ def csv_options(
     }
 
 
-def _csv_batches(path: Path, wanted: list[str], log: FindingLog) -> Iterator[tuple[int, Any]]:
+def _csv_batches(path: Path | ZipMember, wanted: list[str], log: FindingLog) -> Iterator[tuple[int, Any]]:
     dialect = _dialect(path)
     first = dialect.skip + 2
     options = csv_options(
         dialect.names, dialect.delimiter, wanted=wanted, skip=dialect.skip + 1, block=_BLOCK_BYTES
     )
     try:
-        ending = path.suffix.lower()  # the library knows small letters alone
-        stream = pa.input_stream(str(path), "gzip" if ending == ".gz" else None) if ending != ".zip" else None
-        for batch in csv.open_csv(stream or _opened(path), **options):
+        if isinstance(path, ZipMember) or path.suffix.lower() == ".zip":
+            stream: Any = _opened(path)
+        else:
+            stream = pa.input_stream(str(path), "gzip" if path.suffix.lower() == ".gz" else None)
+        for batch in csv.open_csv(stream, **options):
             yield first, batch
             first += batch.num_rows
         _check_quotes(path, dialect, first - dialect.skip - 2, log)
@@ -334,33 +342,35 @@ def _csv_batches(path: Path, wanted: list[str], log: FindingLog) -> Iterator[tup
             raise
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _opened(path: Path | ZipMember) -> IO[bytes]:
     """Open a text file, which may be compressed with gzip, or stand alone in a zip file."""
-    if path.name.lower().endswith(".zip"):
-        return _only_member(path)
-    return cast(IO[bytes], gzip.open(path, "rb")) if path.name.lower().endswith(".gz") else open(path, "rb")
-
-
-def _only_member(path: Path) -> IO[bytes]:
-    """Open the one table of a zip file, as microdata are published."""
+    if isinstance(path, Path) and path.name.lower().endswith(".gz"):
+        return cast(IO[bytes], gzip.open(path, "rb"))
+    if isinstance(path, Path) and not path.name.lower().endswith(".zip"):
+        return open(path, "rb")
     rule = "expected a zip file, whole and not encrypted, with one table in it"
     try:
-        archive = zipfile.ZipFile(path)
-        names = [name for name in archive.namelist() if name.lower().endswith((".csv", ".txt", ".psv"))]
-        tables = [name for name in names if Path(name).name[0] not in "._"]
+        archive = zipfile.ZipFile(path if isinstance(path, Path) else path.path)
+        if isinstance(path, ZipMember):
+            return opened_member(archive, path.member)
+        tables = tables_in(archive)
         if len(tables) == 1:
             return archive.open(tables[0])
     except DAMAGED_ZIP as error:
         raise _unreadable(path, None, rule) from error
-    if not tables:
-        raise _unreadable(path, None, rule)
-    rule = (
-        f"it holds {len(tables)} tables ({', '.join(tables[:4])} ...): unpack it, and name those of one kind"
-    )
+    if tables:
+        names = ", ".join(tables[:4])
+        rule = f"it holds {len(tables)} tables ({names} ...): unpack it, and name those of one kind"
     raise _unreadable(path, None, rule)
 
 
-def _rows_of(path: Path, dialect: _Dialect, *, strict: bool = False) -> Iterator[tuple[int, int]]:
+def tables_in(archive: zipfile.ZipFile) -> list[str]:
+    """Return the members of an archive that are tables of text, by their names."""
+    names = [name for name in archive.namelist() if name.lower().endswith((".csv", ".txt", ".psv"))]
+    return [name for name in names if Path(name).name[0] not in "._"]
+
+
+def _rows_of(path: Path | ZipMember, dialect: _Dialect, *, strict: bool = False) -> Iterator[tuple[int, int]]:
     """Yield the line and the number of fields of each row behind the header, slowly.
 
     A line that fills a block is none of a table, and might never end.
@@ -381,7 +391,7 @@ def _rows_of(path: Path, dialect: _Dialect, *, strict: bool = False) -> Iterator
             yield rows.line_num + dialect.skip + 1, len(row)
 
 
-def _check_quotes(path: Path, dialect: _Dialect, rows: int, log: FindingLog) -> None:
+def _check_quotes(path: Path | ZipMember, dialect: _Dialect, rows: int, log: FindingLog) -> None:
     """Record a quotation mark that does not close: all rows up to the next one were taken for its field.
 
     Only a file with fewer rows than lines, or an odd number of marks, is read again, slowly.
@@ -409,7 +419,7 @@ def _check_quotes(path: Path, dialect: _Dialect, rows: int, log: FindingLog) -> 
         log.add(FormatError, shown_name(path), line + 1, None, rule)
 
 
-def _ragged_rows(path: Path, dialect: _Dialect, log: FindingLog) -> bool:
+def _ragged_rows(path: Path | ZipMember, dialect: _Dialect, log: FindingLog) -> bool:
     """Record the rows with a wrong number of fields; return whether there is one."""
     before, expected = len(log), len(dialect.names)
     wrong = (line for line, fields in _rows_of(path, dialect) if fields not in (0, expected))
