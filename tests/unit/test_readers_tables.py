@@ -375,6 +375,14 @@ def test_codes_that_are_no_text_are_not_taken_for_none(tmp_path: Path) -> None:
     with pytest.raises(FormatError) as caught:
         make_reader(spec(tmp_path, records_file(tmp_path))).frame()
     assert [(f.line, f.field) for f in caught.value.findings] == [(2, "place")]
+    write_csv(tmp_path / "frame.csv", [["geocode", "REG"], ["a01", "Perú"]])
+    (tmp_path / "d.csv").write_bytes(b"geocode,age,group,REG\na01,0,x,Per\xfa\n")
+    levels = (LevelRule("region", column="REG"), LevelRule("ward"))
+    given = spec(tmp_path, tmp_path / "d.csv", levels=levels)
+    (said,) = (f for f in make_reader(given).read().findings if f.field == "REG")  # which the frame tells
+    assert (said.line, said.rule) == (2, "expected text in UTF-8, or a whole number")
+    with pytest.raises(FormatError, match="REG: expected text in UTF-8"):
+        make_reader(dataclasses.replace(given, strict=True)).read()
 
 
 def test_lines_that_are_no_rows_are_told_beside_wrong_rows(tmp_path: Path) -> None:

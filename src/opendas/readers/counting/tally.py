@@ -232,11 +232,12 @@ def _rows(
 ) -> tuple[Ints, Ints | None, Bools | None]:
     """Return (leaf * n + cell, count) of the usable rows that count something; and which, if not all."""
     leaves, outside = _leaves(batch, layout, frame, log)
+    told = log if layout.strict else warnings
     for column, codes in layout.upper.items():
-        said = text_of(batch, column, log)
+        said = text_of(batch, column, told)
         apart = (leaves >= 0) & (said != b"") & (said != codes[leaves])
         rule = f"expected the {column} that the frame gives for this {frame.leaf}"
-        batch.report(apart, column, rule, log if layout.strict else warnings, GeographyError)
+        batch.report(apart, column, rule, told, GeographyError)
     cells = layout.cells(batch, log)
     counts = layout.counts(batch, log)
     usable = (leaves >= 0) & (cells >= 0)
