@@ -400,9 +400,9 @@ def with_budget(text: str, section: str) -> str:
 def _other_sections(lines: Sequence[str]) -> Iterator[str]:
     budget = False
     for line in lines:
-        header = line.strip()
+        header = line.split("#")[0].strip()
         # An inner line of a list of lists starts with a bracket too, but ends with a comma or has no name.
-        if header.startswith("[") and header.split("#")[0].strip().endswith("]") and "=" not in header:
+        if header.startswith("[") and header.endswith("]") and "=" not in header:
             name = header.strip("[").split("]")[0].strip()
             if name[:1].isalpha():
                 budget = name == "budget" or name.startswith("budget.")

@@ -147,11 +147,13 @@ def write_new(texts: Mapping[Path, str]) -> str:
     with _none_or_all(texts):
         for path, text in texts.items():
             write_atomic(path, text.encode())
-    listed = next(iter(texts)).parent / ".gitignore"
-    if listed.exists():
-        return f"{listed} is there already: have it name {' '.join(_NOT_FOR_GIT[:2])}"
-    # OUT has the run file's name, unless --out says otherwise
-    outputs = [f"/{path.stem}/" for path in texts if path.suffix == ".toml"]
-    lines = ["# Written by opendas init: keys, counts and inputs of runs do not belong into a repository."]
-    write_atomic(listed, "\n".join([*lines, *_NOT_FOR_GIT, *outputs, ""]).encode())
+        listed = next(iter(texts)).parent / ".gitignore"
+        if listed.exists():
+            return f"{listed} is there already: have it name {' '.join(_NOT_FOR_GIT[:2])}"
+        # OUT has the run file's name, unless --out says otherwise
+        outputs = [f"/{path.stem}/" for path in texts if path.suffix == ".toml"]
+        lines = [
+            "# Written by opendas init: keys, counts and inputs of runs do not belong into a repository."
+        ]
+        write_atomic(listed, "\n".join([*lines, *_NOT_FOR_GIT, *outputs, ""]).encode())
     return ""
