@@ -13,7 +13,7 @@ import numpy as np
 
 from opendas.errors import BudgetError
 from opendas.privacy.exact import canonical_json, format_fraction, parse_fraction
-from opendas.privacy.relations import Mechanism, Neighbours, noise_distribution
+from opendas.privacy.relations import LARGEST_LOSS, Mechanism, Neighbours, noise_distribution
 from opendas.privacy.zcdp import epsilon_cks
 from opendas.sampling.mechanisms import AnyNoise
 from opendas.schema.declarations import ContributionBound, Distinct
@@ -112,10 +112,6 @@ def exact_shares(shares: Mapping[str, Fraction | int | str], what: str) -> dict[
             f"Write them as fractions with a common denominator.{hint}"
         )
     return {name: share for name, share in exact.items() if share}
-
-
-LARGEST_LOSS = 10**15
-"""Largest accepted loss, beyond any use; above it, certificate figures overflow doubles."""
 
 
 @dataclass(frozen=True, slots=True)

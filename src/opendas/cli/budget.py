@@ -96,9 +96,9 @@ def _deltas(text: str) -> list[str]:
 
 
 def _rho_answer(account: Account, deltas: Sequence[str] | None, as_json: bool) -> None:
-    from opendas.budget.allocation import LARGEST_LOSS
     from opendas.errors import BudgetError
     from opendas.privacy.attacker import bounds_by_rho
+    from opendas.privacy.relations import LARGEST_LOSS
     from opendas.privacy.zcdp import epsilon_curve
 
     if account.rho > LARGEST_LOSS:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-from opendas.budget.allocation import LARGEST_LOSS, Budget
+from opendas.budget.allocation import Budget
 from opendas.budget.noise import invariant_shares
 from opendas.errors import OpendasError
 from opendas.explore.fields import (
@@ -24,7 +24,7 @@ from opendas.explore.subjects import MeasuredTree, Subject
 from opendas.gls.collapsed import covariances
 from opendas.phsafe.margins import NINETY
 from opendas.privacy.attacker import pure_power_bound, zcdp_power_bound
-from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.privacy.relations import LARGEST_LOSS, Mechanism, Neighbours
 from opendas.privacy.zcdp import FORMULAS
 from opendas.report.views import invariant_words
 from opendas.sampling.laws import MAX_FLOORS, WORD_BITS

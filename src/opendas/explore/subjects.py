@@ -35,7 +35,6 @@ from opendas.runs.simulated.forecast import timed
 from opendas.runs.simulated.trial import DRAWS, Trial, TriedRow
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
-from opendas.topdown.model import WHOLE_TREE
 
 _T = TypeVar("_T")
 
@@ -202,7 +201,7 @@ class RunSubject(Subject):
         self.contribution = run.budget.contribution
         self.categories = run.frame.categories
         self.can_be_tried = timed(run.product)
-        self.whole_tree = run.resolved.estimator in WHOLE_TREE
+        self.whole_tree = run.fits_whole_tree
 
     def start(self) -> Budget:
         """Return the budget of the run file."""

@@ -19,7 +19,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from opendas.budget.allocation import LARGEST_LOSS
 from opendas.custody.folders import at_once
 from opendas.custody.ledger_entries import INFINITE, Loss
 from opendas.errors import ConfigError, EnvironmentFailure
@@ -28,7 +27,7 @@ from opendas.phsafe.tables import TABLES, Table, find_table
 from opendas.phsafe.tables.sensitivity import LevelNoise, Sensitivity, plan_noise, total_loss
 from opendas.phsafe.truncation import Truncation
 from opendas.privacy.exact import canonical_json, parse_fraction
-from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.privacy.relations import LARGEST_LOSS, Mechanism, Neighbours
 from opendas.runs.config.words import nearest
 
 _log = logging.getLogger(__name__)
