@@ -173,6 +173,7 @@ def test_run_files_of_every_product_read_what_was_made(tmp_path: Path) -> None:
     for path in made.runs:
         run = load(path)
         assert run.reader.read().histogram.total() == expected.pop(run.product.name)
+        assert len(run.spine.leaf) == len(run.frame)  # of a state without any AIAN areas, too
         if run.companion is not None:
             assert run.companion.reader.read().histogram.total() == units + quarters
         if "dhc" in path.name:
