@@ -111,6 +111,8 @@ def _show_summary(plan: dict[str, Any]) -> None:
 
 def _other_estimator(other: Mapping[str, Any]) -> str:
     """Say what another estimator had in the trial, and whether it is worth its time."""
+    from opendas.report.views import plural
+
     gains = sorted(other["change"].items(), key=lambda pair: float(pair[1]))
     said = [
         f"{abs(change) * 100:.0f} % {'fewer' if change < 0 else 'more'} in {level}"
@@ -120,13 +122,13 @@ def _other_estimator(other: Mapping[str, Any]) -> str:
     worth = ": worth a try" if any(change <= -_WORTH for _, change in gains) else ""
     times = other["times"]
     longer = f"{times:.2g} times the time" if not _SAME[0] < times < _SAME[1] else "about the same time"
-    tried = f"{other['estimator']}, on {other['leaves']:,} leaves"
+    tried = f"{other['estimator']}, on {plural('leaf', other['leaves'])}"
     return f"; {tried}: {', '.join(said) or 'as many'}, in {longer}{worth}"
 
 
 _EXPECTED = """\
 expected standard error of {}, by least squares on the noise alone
-(released counts are not negative, so that small ones, at blocks, err far less):"""
+(released counts are not negative, so that small ones err far less):"""
 _TRIED = """\
 mean absolute error of released counts, summed over the rows of a query group, as tried on
 synthetic counts of a part of the frame (sizes from housing units, if any; few cells have most):"""

@@ -522,7 +522,10 @@ def next_steps(answer: Mapping[str, Any]) -> str:
 
 
 def _released(answer: Mapping[str, Any]) -> str:
+    from opendas.report.views import plural
+
     loss = f"rho {answer['rho']}" if answer["rho"] is not None else f"epsilon {answer['epsilon']}"
     stamps = f" [{', '.join(map(str, answer['stamps']))}]" if answer["stamps"] else ""
-    records = f"{answer['records']:,}" if isinstance(answer["records"], int) else "an unknown number of"
-    return f"{answer['product']}: {records} records released under {loss}{stamps}"
+    known = isinstance(answer["records"], int)
+    records = plural("record", answer["records"]) if known else "an unknown number of records"
+    return f"{answer['product']}: {records} released under {loss}{stamps}"
