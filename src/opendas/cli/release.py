@@ -23,7 +23,6 @@ from opendas.cli.options import (
     open_signing_key,
     out_argument,
     remember_out,
-    seeded_option,
     sign_options,
     together,
 )
@@ -69,7 +68,7 @@ def _exact_question(blocks: Path | None, geolevel: str | None, level: str) -> Fr
     type=PATH,
     help="Of a run of the published PHSafe program, whose output OUT is.",
 )
-@seeded_option
+@click.option("--allow-seeded", is_flag=True, help="Accept a release whose noise came from a seed.")
 @domain_option
 @click.option(
     "--rederive",
@@ -210,7 +209,8 @@ def tabulate_command(
         to=to,
         **options,
     )
-    sign_again(out)
+    if sign_again is not None:
+        sign_again(out)
     echo_paths(written)
 
 

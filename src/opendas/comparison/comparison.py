@@ -181,14 +181,12 @@ class Comparison:
             )
             yield Figures(geolevel, units, names, table, _labels(table), values, found)
 
-    def _own(self, counts: Counts) -> Callable[[str], Grouping | None]:
-        """Return how the geounits of a geolevel are found in the frame of one source; None if it has none."""
+    def _own(self, counts: Counts) -> Callable[[str], Grouping]:
+        """Return how the geounits of a geolevel are found in the frame of one source."""
 
-        def grouping(geolevel: str) -> Grouping | None:
-            if counts.frame.has(geolevel):
-                return counts.frame.grouping(geolevel) if geolevel in known else None
-            if self.plan is None:
-                return None
+        def grouping(geolevel: str) -> Grouping:
+            if self.plan is None or counts.frame.has(geolevel):
+                return counts.frame.grouping(geolevel)
             common = Common(
                 counts.product,
                 (counts,),
@@ -198,7 +196,6 @@ class Comparison:
             )
             return self._districts(common)[0]
 
-        known = (*counts.frame.geolevels, *counts.frame.categories)
         return grouping
 
     def _urban(self, common: Common) -> Grouping | None:
@@ -360,14 +357,12 @@ def _knows_margins(released: ReleasedProduct) -> bool:
 
 
 def _margins(
-    counts: Counts, table: Table, units: Grouping, level: Fraction, own: Callable[[str], Grouping | None]
+    counts: Counts, table: Table, units: Grouping, level: Fraction, own: Callable[[str], Grouping]
 ) -> tuple[Ints, Ints] | None:
     """Return margins of a release's counts and what they are from, (g, t) each."""
     released = counts.released
     assert released is not None
     mine = own(units.geolevel)
-    if mine is None:
-        return None
     if number_of_replicates(released):
         margin = table_margins(Replicated.of(released), table, mine, level).margin.astype(np.int64)
         kind = np.full(margin.shape, Figures.KINDS.index(REPLICATES), dtype=np.int64)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Codes, Floats, Ints
+from opendas.constraints.table import invariant_geolevels
 from opendas.errors import GeographyError
 from opendas.geography.frame import Frame, Grouping
 from opendas.geography.spine import Spine
@@ -81,7 +82,7 @@ class ExpectedError:
         product's recodes cross too much.
         """
         workload = plan.product.workload
-        declared = plan.product.invariant_levels(plan.spine) if fixed else {}
+        declared = invariant_geolevels(plan.product, plan.spine) if fixed else {}
         held = {workload.canonical(query): level for query, level in declared.items()}
         if algebra is None:
             queries = {q.query.name: q.query for level in plan.levels for q in level.queries}

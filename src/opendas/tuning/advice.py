@@ -69,6 +69,10 @@ class Price:
     before: float
     after: float
 
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Advice:
@@ -111,7 +115,7 @@ class Advice:
             **shares_json(self.geolevels, self.queries),
             "effects": [effect.to_dict() for effect in self.effects],
             "tried": [effect.to_dict() for effect in self.tried],
-            "prices": [asdict(price) for price in self.prices],
+            "prices": [price.to_dict() for price in self.prices],
         }
 
 

@@ -19,6 +19,7 @@ from typing import Self
 import numpy as np
 
 from opendas.arrays import Floats, Ints
+from opendas.constraints.table import invariant_geolevels
 from opendas.geography.spine import Spine
 from opendas.runs.simulated.trial import far_apart
 from opendas.schema.histogram import Histogram
@@ -85,7 +86,7 @@ class Populated:
         """
         groups = product.workload.groups(queries)
         sizes = [len(level) for level in (part_of or spine).levels]
-        exact = product.invariant_levels(spine)
+        exact = invariant_geolevels(product, spine)
         counts = counts.take(spine.leaf_order)
         leaves = _chosen(counts, spine.leaf_starts(max(0, len(spine.levels) - 3)))
         geounits: list[_Geounit] = []

@@ -31,7 +31,6 @@ from opendas.geography.recipe import BLOCK_GROUP_RULES, NAMED_SPINES, SpineStep
 from opendas.geography.tract_groups import METHODS
 from opendas.parts import ESTIMATORS, MECHANISMS, names_of_parts
 from opendas.privacy.exact import parse_fraction
-from opendas.readers.input.paths import expanded
 from opendas.readers.input.spec import FRAME_FROM_RECORDS, MemoryTable
 from opendas.runs.config.words import LONGEST, is_one_line, nearest
 from opendas.sampling.mechanisms import OWN_MECHANISMS
@@ -107,7 +106,7 @@ def _path(value: object, info: ValidationInfo) -> Path:
     if not isinstance(value, str) or not value:
         raise PydanticCustomError("path", "expected a path in quotes")
     folder = (info.context or {}).get("folder", Path())
-    return Path(folder) / expanded(value)
+    return Path(folder) / Path(value).expanduser()
 
 
 def _several(value: object) -> object:

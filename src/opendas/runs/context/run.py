@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from opendas.budget.allocation import Budget, Contribution
 from opendas.budget.resolve import resolve_budget
-from opendas.constraints.table import ConstraintTable
+from opendas.constraints.table import ConstraintTable, invariant_geolevels
 from opendas.custody.account import PLAN
 from opendas.custody.books import known_books
 from opendas.custody.stamps import DOMAIN_FROM_RECORDS
@@ -54,10 +54,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run:
-    """A run file, understood."""
+    """A run file, understood.
 
-    path: Path  # the run file
-    resolved: Resolved  # product, reader, geography, budget and rules
+    Parameters
+    ----------
+    path : Path
+        The run file.
+    resolved : Resolved
+        Product, reader, geography, budget and rules.
+    """
+
+    path: Path
+    resolved: Resolved
 
     def __repr__(self) -> str:
         return f"Run({', '.join(f'{name}={value}' for name, value in self._summary)})"
@@ -127,7 +135,10 @@ class Run:
     def protection(self) -> ProtectionMap:
         """What invariants, bounds and structural zeros leave protected, whatever the invariants' values are.
 
-        Raises `PrivacyError` if they leave nothing.
+        Raises
+        ------
+        PrivacyError
+            If they leave nothing.
         """
         found = ProtectionMap.of(self.plan, self.frame)
         found.check()
@@ -143,7 +154,13 @@ class Run:
         return found.reading_records() if self.resolved.reader.plan_from_records else found
 
     def check_alone(self, command: str) -> None:
-        """Refuse a product with a companion: the run has two budgets, of which `command` would move one."""
+        """Refuse a product with a companion: the run has two budgets, of which `command` would move one.
+
+        Raises
+        ------
+        ConfigError
+            With what to do.
+        """
         if self.product.companion is not None:
             raise ConfigError(
                 f"opendas {command} moves the budget of one histogram, and {self.product.name} has a second "
@@ -152,7 +169,13 @@ class Run:
             )
 
     def check_algebra(self, command: str) -> None:
-        """Refuse a product of many cells, whose query groups `command` would work out all together."""
+        """Refuse a product of many cells, whose query groups `command` would work out all together.
+
+        Raises
+        ------
+        ConfigError
+            With what to do.
+        """
         cells = self.product.schema.size
         if cells > MOST_CELLS:
             raise ConfigError(
@@ -163,7 +186,13 @@ class Run:
             )
 
     def tied_to(self, release: Path) -> Run:
-        """Return the run tied to what ``release/`` holds of its companion, if that is there already."""
+        """Return the run tied to what a release holds of its companion, if that is there already.
+
+        Parameters
+        ----------
+        release : Path
+            ``release/``.
+        """
         tie = self.product.tie
         if tie is None or not is_estimated(release, tie.product):
             return self
@@ -186,12 +215,10 @@ class Run:
 
     def reading_records(self) -> Run:
         """Return the run with leave to open its records for planning too, where its frame is from them."""
-        return self.changed(reader=replace(self.resolved.reader, plan_from_records=True))
-
-    @property
-    def fits_whole_tree(self) -> bool:
-        """Whether the estimator fits all geolevels together."""
-        return self.resolved.estimator in WHOLE_TREE
+        found = Run(
+            self.path, replace(self.resolved, reader=replace(self.resolved.reader, plan_from_records=True))
+        )
+        return found.on_frame(self.frame) if "frame" in self.__dict__ else found
 
     def needs_records(self) -> bool:
         """Whether planning has to open the confidential records, since the frame comes from them."""
@@ -274,7 +301,7 @@ class Run:
         shares = [budget.geolevels[name] for name in spine.names]
         if budget.mechanism.is_zcdp:
             return bypass_only_children(spine, shares)
-        invariant = self.product.invariant_levels(spine).values()
+        invariant = invariant_geolevels(self.product, spine).values()
         held = [level for level in invariant if level < len(shares) - 1]
         step = self.resolved.recipe.bypass
         most = LARGEST_FAMILY if step is None else step.largest_family
@@ -283,10 +310,13 @@ class Run:
     def model(self, constraints: ConstraintTable) -> TreeModel | None:
         """Return the model of the whole tree, where the estimator needs one.
 
-        Raises `ConfigError` if bounds, structural zeros and recodes hang together so much that least squares
-        over the whole tree is out of reach.
+        Raises
+        ------
+        ConfigError
+            If bounds, structural zeros and recodes hang together so much that least squares over the whole
+            tree is out of reach.
         """
-        if not self.fits_whole_tree:
+        if self.resolved.estimator not in WHOLE_TREE:
             return None
         return TreeModel.of_plan(self.plan, constraints)
 
@@ -294,7 +324,10 @@ class Run:
     def estimator(self) -> RunEstimator:
         """What fits a family.
 
-        Raises `ConfigError` if another package's estimator is not installed, or cannot be loaded.
+        Raises
+        ------
+        ConfigError
+            If another package's estimator is not installed, or cannot be loaded.
         """
         from opendas.topdown.estimators import find_estimator  # which loads the solvers
 
@@ -318,7 +351,7 @@ class Run:
         """Return how families at each geolevel are estimated."""
         resolved, product, levels = self.resolved, self.product, self.plan.levels
         passes = product.passes
-        if self.fits_whole_tree:  # one pass, at the leaves as above
+        if resolved.estimator in WHOLE_TREE:  # one pass, at the leaves as above
             passes = replace(passes, least_squares={"*": (("rest",),)})
         rules = []
         for number, level in enumerate(levels):
@@ -329,7 +362,7 @@ class Run:
                 is_root=number == 0,
                 is_leaf=number == len(levels) - 1,
             )
-            if self.fits_whole_tree:  # one stage, too: later rounder passes keep earlier answers
+            if resolved.estimator in WHOLE_TREE:  # one stage, too: later rounder passes keep earlier answers
                 everything = (level.measured,) if level.measured else ()
                 stages = ((everything, tuple(names for _, rounder in stages for names in rounder)),)
             *earlier, last = (
@@ -361,8 +394,11 @@ class Run:
     def read(self, cache: Path | None = None) -> InputData:
         """Read the confidential input, every record of it, to compare with it.
 
-        `cache`: folder for confidential scratch files, which the caller removes when the run is finished: a
-        large histogram is put there and memory mapped.
+        Parameters
+        ----------
+        cache : Path, optional
+            A folder for confidential scratch files, which the caller removes when the run is finished: a
+            large histogram is put there and memory mapped.
         """
         spec = self.resolved.reader
         reader = self.reader if spec.contribution is None else make_reader(spec.counting_everything())

@@ -289,7 +289,7 @@ def _fits(costs, first_rank, arcs, nodes):
     return True
 
 
-@inner
+@njit(cache=True, nogil=True)
 def build_network(family, nodes, y):
     """Write a pass as a flow problem with a feasible flow and a strongly feasible tree.
 
@@ -338,7 +338,7 @@ def build_network(family, nodes, y):
     )  # fmt: skip
 
 
-@inner
+@njit(cache=True, nogil=True)
 def solve_pass(family, nodes, y):
     """Round one pass.
 
