@@ -1,12 +1,13 @@
-"""Totals of places and districts as query groups of their own, at equal rho: Rhode Island 2010, persons.
+"""Totals of places and districts as query groups of their own, beside block groups built around places.
 
     python experiments/off_spine.py [DATA] [--seeds 3] [--to FOLDER]
 
-``experiments/spines.py`` builds block groups around places. Here the standard spine is kept and released with
-95 % of the production's rho, and 5 % measure the total of every area of some categories. A person is in one
-area of a category, so that an answer costs what one of a geolevel costs. Then block totals are corrected by
-least squares: those of a block group keep their sum but for its own small error, and the error of a block is
-taken to have a variance like its count.
+Rhode Island 2010, persons, ``informed``, equal rho. Without such query groups all of the production's rho
+goes to the release, on the standard spine and on one with block groups around places, with the same seeds.
+With them the standard spine is released with 95 %, and 5 % measure the total of every area of some
+categories. A person is in one area of a category, so that an answer costs what one of a geolevel costs. Then
+block totals are corrected by least squares: those of a block group keep their sum but for its own small
+error, and the error of a block is taken to have a variance like its count.
 
 Corrected totals are fractions and may be negative: this is what such a design could give, not an estimator.
 """
@@ -20,13 +21,18 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from experiment import arguments, deliver, load, markdown, note, rhode_island
+from experiment import Figures, arguments, average, deliver, load, markdown, note, plain, rhode_island
 
 import opendas as od
 from opendas.budget.presets import preset
 from opendas.geography.frame import Frame
+from opendas.readers.input.spec import InputData
 
 SHARE = Fraction(1, 20)
+SPINES = {
+    "none": "",
+    "none; block groups around places": '[geography]\nspine = "optimized"\nentities = ["place"]',
+}
 MEASURED = (("place",), ("sldl",), ("place", "sldl"), ("place", "cousub", "sldl", "sldu"))
 AREAS = ("place", "cousub", "sldl", "sldu", "block_group", "block")
 LEAST = 5.0
@@ -55,29 +61,37 @@ def corrected(
     return estimate + covariance.T @ np.linalg.solve(covariance @ areas.T + noise, answers - areas @ estimate)
 
 
-def errors(frame: Frame, difference: Floats) -> list[float]:
+def errors(frame: Frame, difference: Floats) -> Figures:
     """Return the mean absolute error of totals, for each of :data:`AREAS`."""
-    found = []
+    found = {}
     for category in AREAS:
         codes, area = np.unique(frame.codes(category), return_inverse=True)
-        found.append(float(np.abs(np.bincount(area, difference))[codes != b""].mean()))
+        off = np.abs(np.bincount(area, difference))[codes != b""]
+        found[category, "total", "", "mean_abs_error"] = float(off.mean())
     return found
 
 
-def measured(data: Path, seeds: Sequence[int]) -> dict[str, list[list[float]]]:
-    """Release with each seed, measure areas and correct."""
+def released(data: Path, rho: Fraction, seed: int, more: str = "") -> tuple[Floats, InputData]:
+    """Return the block totals of a release, and the truth."""
+    budget = f'preset = "pr2020-persons"\nrho = "{rho}"'
+    with tempfile.TemporaryDirectory() as folder:
+        run = load(rhode_island(data, budget, run='estimator = "informed"', more=more), Path(folder))
+        release = od.release(run, Path(folder) / "out", seed=seed, workers=1)
+        return release.estimate(run.product.name).row_totals().astype(np.float64), run.read()
+
+
+def measured(data: Path, seeds: Sequence[int]) -> dict[str, list[Figures]]:
+    """Release with each seed, on other spines or with areas measured and block totals corrected."""
     rho = preset("pr2020-persons").rho
-    budget = f'preset = "pr2020-persons"\nrho = "{rho * (1 - SHARE)}"'
-    found: dict[str, list[list[float]]] = {}
+    found: dict[str, list[Figures]] = {}
     for seed in seeds:
-        with tempfile.TemporaryDirectory() as folder:
-            run = load(rhode_island(data, budget, run='estimator = "informed"'), Path(folder))
-            release = od.release(run, Path(folder) / "out", seed=seed, workers=1)
-            estimate = release.estimate(run.product.name).row_totals().astype(np.float64)
-            truth = run.read()
+        for name, more in SPINES.items():
+            estimate, truth = released(data, rho, seed, more)
+            totals = estimate - truth.histogram.row_totals()
+            found.setdefault(name, []).append(errors(truth.frame, totals))
+        estimate, truth = released(data, rho * (1 - SHARE), seed)
         frame, exact = truth.frame, truth.histogram.row_totals()
         block_group = np.unique(frame.codes("block_group"), return_inverse=True)[1]
-        found.setdefault("none", []).append(errors(frame, estimate - exact))
         for categories in MEASURED:
             variance = float(
                 len(categories) / (SHARE * rho)
@@ -95,8 +109,9 @@ def main() -> None:
     """Print mean absolute errors of totals by what was measured."""
     given = arguments(__doc__, seeds=3).parse_args()
     found = measured(given.data, range(1, given.seeds + 1))
-    rows = [(name, *(float(value) for value in np.mean(several, axis=0))) for name, several in found.items()]
-    deliver("off_spine", markdown(("Measured by themselves", *AREAS), rows), found, given.to)
+    means = {name: average(several) for name, several in found.items()}
+    text = markdown(("Measured by themselves", *AREAS), [(name, *m.values()) for name, m in means.items()])
+    deliver("off_spine", text, {name: plain(mean) for name, mean in means.items()}, given.to)
 
 
 if __name__ == "__main__":

@@ -287,7 +287,7 @@ def estimate(run: Run, out: str | Path, **options: Any) -> Release:
 
 def tabulate(
     release: Release,
-    tables: Sequence[str],
+    tables: str | Sequence[str],
     geolevel: str | Sequence[str] = (),
     *,
     blocks: str | Path | None = None,
@@ -318,6 +318,7 @@ def tabulate(
     from opendas.version import issue_date
 
     folder = _path(to)
+    names = tuple(dict.fromkeys([tables] if isinstance(tables, str) else tables))
     if folder is not None:
         check_outside(folder)
     if (blocks is None) != (bool(geolevel) or format == "pl94"):
@@ -332,7 +333,7 @@ def tabulate(
         return (
             write_plans(
                 release.path,
-                tuple(dict.fromkeys(tables)),
+                names,
                 districts,
                 many=plans,
                 fmt=format,
@@ -345,7 +346,7 @@ def tabulate(
     with holding(release.path):
         written = write_tables(
             release.path,
-            tuple(dict.fromkeys(tables)),
+            names,
             (geolevel,) if isinstance(geolevel, str) else tuple(dict.fromkeys(geolevel)),
             fmt=format,
             confidence=confidence,
@@ -589,16 +590,15 @@ def replicates(
     )
     from opendas.version import issue_date
 
+    if runs < 2 or seed < 0:
+        raise ConfigError("replicates: expected 2 runs or more, and a seed that is 0 or more.")
     records = None if microdata is None else Path(microdata).absolute()
-
     draw = partial(draw_replicates, runs=runs, seed=seed, workers=workers, resume=resume, progress=progress)
     if isinstance(release, PublishedMicrodata):
         if tied is not None:
             raise ConfigError("tied belongs to a release: published microdata have no ties that are known.")
         with release.at_hand() as own:
-            scratch = own.folder / "state"
-            file = draw(own.base, own.replicates_file, scratch)
-            scratch.rmdir()
+            file = draw(own.base, own.replicates_file, own.folder / "state")
             if records is not None:
                 write_replicate_microdata(own.base, file, records / own.base.product, ())
             return {own.base.product: file.path}
@@ -775,7 +775,7 @@ def swap(
 
     chosen = Swap(**parameters)
     note_reading(EXACT, tagger_of(run), product=run.product.name, ledger=_path(ledger))
-    return write_swapped(run, Path(to), chosen, seed)
+    return write_swapped(run.resolved.reader, run.frame, Path(to), chosen, seed)
 
 
 @overload

@@ -124,6 +124,41 @@ def test_bounds_far_above_the_counts_of_a_root_do_not_blur_its_signs():
         assert certify(problem, answer.x) <= 1e-7
 
 
+def test_a_root_of_millions_that_nothing_says_the_size_of_is_solved():
+    # Signs were looked at as if its cells held one record each: no certified solution without detailed cells.
+    cells = np.arange(225, dtype=np.int32)
+    maps = ((1.0, np.zeros(225, np.int32)), (1.0, cells // 15), (1.0, cells % 15))
+    rng = np.random.default_rng(0)
+    truth = np.where(rng.random(225) < 0.7, 0.0, rng.geometric(0.02, 225)) * 1e5
+    linear = np.zeros((1, 225))
+    for weight, rows in maps:
+        answers = np.bincount(rows, truth)
+        linear += weight * (answers + rng.normal(0.0, 1.0, len(answers)))[rows]
+    few, none = np.arange(225)[None] < 3, np.zeros((0, 225), dtype=bool)
+    for groups, low, high in (  # nothing; far too few everywhere; a few cells exactly, or at most
+        (none, [[]], [[]]),
+        (np.ones((1, 225), dtype=bool), [[50.0]], [[np.inf]]),
+        (few, [[5.0]], [[5.0]]),
+        (few, [[-np.inf]], [[5.0]]),
+    ):
+        answer = solve(FamilyProblem(maps, linear, None, groups=groups, lower=low, upper=high))
+        assert (answer.status, answer.method) == (Status.OPTIMAL, "pdas"), (low, high)
+
+
+def test_a_child_without_cells_is_refused_whatever_bound_there_is_beside():
+    cells = np.arange(2, dtype=np.int32)
+    for high in (np.inf, 60.0, 6e8):  # as large as that, 50 records too few were rounding
+        problem = FamilyProblem(
+            ((1.0, cells),),
+            np.zeros((1, 2)),
+            mask=np.zeros((1, 2), dtype=bool),
+            groups=np.ones((1, 2), dtype=bool),
+            lower=[[50.0]],
+            upper=[[high]],
+        )
+        assert [row.kind for row in solve(problem).conflict] == ["lower"]
+
+
 def test_total_only_is_spread_in_proportion_to_the_parent():
     total = ((0.2, np.zeros(3, np.int32)),)
     answers = np.array([30.0, 12.0])

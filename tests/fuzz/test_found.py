@@ -27,11 +27,12 @@ from opendas.errors import ConfigError, DataError, FormatError, PrivacyError
 from opendas.files.area_files import Blocks, read_area_file
 from opendas.files.geography_files import read_constraints, read_frame, read_product, read_spine
 from opendas.files.storage.parquet import open_parquet, read_metadata, reading
+from opendas.files.storage.zips import SMALL
 from opendas.geography.frame import Frame, LevelRule, official_codes
 from opendas.phsafe.run import HouseholdOptions, validate_input
 from opendas.phsafe.verify import holds_household_tables, verify_output
 from opendas.readers import ReaderSpec, make_reader
-from opendas.readers.columns.csv_parquet import SMALL, _check_dictionaries
+from opendas.readers.columns.csv_parquet import _check_dictionaries
 from opendas.readers.frame.block_assignment import with_assignments
 from opendas.runs.config.lines import scan_lines
 from opendas.runs.config.load import load_run_file, read_text

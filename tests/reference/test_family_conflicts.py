@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from support.seeds import seeds
 
 from opendas.constraints.table import InvariantAnswers, JointTotal, LevelConstraints
 from opendas.errors import InfeasibleFamily
+from opendas.measurement.family import FamilyMeasurement
 from opendas.schema.attributes import Attribute, Schema
 from opendas.schema.query_groups import Workload
-from opendas.topdown.family import explained, family_conflict
+from opendas.topdown.family import estimate_family, explained, family_conflict
 from opendas.topdown.family_data import LevelRules
 from opendas.topdown.model import Family
 
@@ -88,6 +90,25 @@ def test_a_conflict_is_told_where_no_table_exists(seed: int) -> None:
 
 def test_both_happen() -> None:
     assert {some_table_exists(*random_family(seed)) for seed in range(80)} == {True, False}
+
+
+@pytest.mark.parametrize("records", [20, 20_000_000, 1_000_000_000])
+@pytest.mark.parametrize("cells", [1, 3])
+def test_one_record_too_many_is_told_beside_any_number_of_others(records: int, cells: int) -> None:
+    # From ten million on it was rounding to the solvers: no solution without a reason, or a traceback.
+    parent = np.array([records, 7, 7])[:cells]
+    total, detailed = GROUPS.group("total"), GROUPS.group("x * y")
+    half = int(parent.sum()) // 2
+    answers = np.array([[half], [int(parent.sum()) - half + 1]])
+    bounds = np.zeros((2, 2), np.int64)
+    held = LevelConstraints(bounds, bounds + 2 * records, (InvariantAnswers("total@town", total, answers),))
+    family = Family("R", np.arange(cells, dtype=np.int32), parent, held, np.arange(2, dtype=np.uint64))
+    passes = ((("x * y", detailed.row_of_cell),),)
+    rule = replace(rules(np.ones(4, bool)), least_squares=(), rounder=passes)
+    none = FamilyMeasurement((), np.ones(2))
+    with pytest.raises(InfeasibleFamily, match="total@town") as caught:
+        estimate_family(family, rule, none)
+    assert caught.value.conflict is not None
 
 
 def test_children_that_need_more_than_their_parent_has() -> None:

@@ -137,6 +137,58 @@ def test_least_squares_are_those_of_a_general_solver(seed):
         assert objective(found.x) == pytest.approx(best.fun, rel=1e-5, abs=1e-5)
 
 
+class Own:
+    """A dense Hessian for each child."""
+
+    def __init__(self, dense):
+        self.dense = dense
+
+    def apply(self, x):
+        return np.einsum("cij,cj->ci", self.dense, x)
+
+    def diagonal(self):
+        return np.einsum("cii->ci", self.dense).copy()
+
+    def blocks(self, cells):
+        return self.dense[:, cells][:, :, cells]
+
+
+def family_of_many_cells(seed):
+    """Cells in three dimensions, half of them empty; the parent may keep its constraint just so."""
+    rng = np.random.default_rng(seed)
+    C, sides = int(rng.integers(2, 12)), rng.integers(2, 6, 3)
+    n = int(sides.prod())
+    at = np.array(np.unravel_index(np.arange(n), sides), np.int32)
+    each, row, pair, one = np.arange(n, dtype=np.int32), at[0], at[1] * np.int32(sides[2]) + at[2], 0 * at[0]
+    weights = float(rng.choice([0.01, 1.0, 30.0])), float(rng.choice([0.1, 5.0])), 1.0, 2.0
+    terms = tuple(zip(weights, (each, row, pair, one), strict=True))
+    truth = rng.poisson(rng.gamma(0.5, rng.choice([1, 10, 300]), (C, n)) * (rng.random((C, n)) < 0.5))
+    coefficients = np.zeros((int(rng.integers(1, 3)), n), np.int64)
+    for k in range(len(coefficients)):
+        axis = int(rng.integers(0, 3))
+        coefficients[k] = np.r_[1, rng.integers(-4, 4, sides[axis])[1:]][at[axis]]
+    at_most = np.zeros((C, len(coefficients)), np.int64)
+    linear = np.zeros((C, n))
+    for weight, rows in terms:
+        sums = np.stack([np.bincount(rows, counts) for counts in truth])
+        linear += weight * (sums + rng.normal(0, weight**-0.5, sums.shape))[:, rows]
+    parent = truth.sum(axis=0) + rng.random(n) * (rng.random() < 0.5)
+    at_most[-1] = np.maximum(0, np.ceil(coefficients @ parent))
+    size, hessians = rng.uniform(0.2, 5, C), None
+    if rng.random() < 0.5:
+        dense = sum(weight * (rows[:, None] == rows) for weight, rows in terms)
+        hessians, linear = Own(size[:, None, None] * dense), size[:, None] * linear
+    return FamilyProblem(terms, linear, parent=parent, hessians=hessians), coefficients, at_most
+
+
+def test_cells_whose_counts_and_multipliers_are_nearly_zero_do_not_end_a_run():
+    # The interior point leaves the last digits of these open: one such family in forty is like them.
+    for seed in (13, 110, 127, 167, 183):
+        problem, coefficients, at_most = family_of_many_cells(seed)
+        found = solve_under(problem, coefficients, at_most, ("a", "b")[: len(coefficients)])
+        assert found.status is Status.OPTIMAL, (seed, found.residual)
+
+
 def test_a_family_that_keeps_them_anyway_has_the_bytes_of_the_ladder():
     _, parent, _, estimate = family(7, 3)
     problem = FamilyProblem(((1.0, EACH),), estimate + 0.3, parent=parent.astype(float))

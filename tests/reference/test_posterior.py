@@ -358,6 +358,9 @@ def test_all_but_exact_answers_are_left_to_least_squares() -> None:
     one, level, groups, _ = made([40, 12, 5, 8], [1, 2, 4], rng)
     start = np.array([[2, 2, 0, 1], [10, 2, 1, 3], [28, 8, 4, 4]])
     assert posterior_table(one, level, answers(start, rng, 0.1), groups, start) is None
+    # One child has a share of the budget twenty times as large.
+    precise = replace(answers(start, rng, 2.0), precision=np.array([1.0, 1.0, 20.0]))
+    assert posterior_table(one, level, precise, groups, start) is None
 
 
 def test_chains_that_do_not_agree_are_left_to_least_squares(monkeypatch: pytest.MonkeyPatch) -> None:

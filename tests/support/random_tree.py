@@ -340,7 +340,10 @@ def every(model: TreeModel) -> dict[int, tuple[int, int]]:
 
 def answers(estimates: Estimates, query: QueryGroup) -> tuple[Floats, Floats]:
     """Estimate and variance of every answer of a query group; nan and infinite where nothing is said."""
-    return Rows.of_query(estimates.covariance.domain, query).answers(estimates)
+    rows = Rows.build(estimates.covariance.domain, query.members)
+    kinds, which = rows.variances(estimates)
+    variances = kinds[which][:, rows.of_row]
+    return np.where(np.isinf(variances), np.nan, rows.values(estimates.mean)), variances
 
 
 def written_out(operators: Operators, i: int, support: npt.NDArray[np.integer] | None = None) -> Floats:

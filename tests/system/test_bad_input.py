@@ -6,13 +6,16 @@ Everything goes through the command line. The miniature census of the test suppo
 from __future__ import annotations
 
 import errno
+import itertools
 import json
+import math
 import os
+import re
 import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -1017,20 +1020,38 @@ def test_plan_refuses_what_a_run_refuses_whatever_its_records_are(
         assert expected == 5 or told[told.index("opendas: ") :] == refusal
 
 
-def test_more_cells_than_the_memory_holds_are_refused_before_any_array_is_made(
-    mini: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+def test_more_cells_than_the_memory_holds_are_refused_and_what_is_proposed_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """Twenty attributes, a billion cells: the nearest choice of attributes is named."""
-    attributes = "\n".join(f"a{k:02d} = {['x', 'y', 'z'][: 3 - k // 17]}" for k in range(20))
-    product = f'[product]\nname = "wide"\nprovenance = "code-book"\n[attributes]\n{attributes}\n'
-    Path("product.toml").write_text(product + "[queries]\ngroups = []\n")
-    change("run.toml", '"kind * minor" = "1/4", detailed = "1/2"', 'detailed = "3/4"')
-    monkeypatch.setattr("opendas.runs.context.machine.available_memory_mb", lambda: 100.0)
-    for command in (RUN, ("plan", "run.toml")):
-        code, told = refused(capsys, *command)
-        assert (code, "has 1,033,121,304 cells" in told) == (6, True), told
-        assert "a06, a07, a08, a17, a18, a19: 157,464 cells" in told
-    assert not Path("out/ledger.jsonl").exists()
+    """Twenty attributes, a billion cells: the nearest choice of attributes is named, and does."""
+    monkeypatch.chdir(tmp_path)
+    levels = {f"a{k:02d}": ["x", "y", "z"][: 3 - k // 17] for k in range(20)}
+    lines = [",".join(["geocode", *levels, "count"])]
+    for place, level in itertools.product(("101", "102", "201"), range(3)):
+        lines.append(",".join([place, *(each[level % len(each)] for each in levels.values()), "7"]))
+
+    def write(names: Sequence[str]) -> None:
+        declared = "".join(f"{name} = {levels[name]}\n" for name in names)
+        write_any(f"[attributes]\n{declared}", "\n".join(lines) + "\n", "geocode\n101\n102\n201\n", LEVELS)
+
+    write(list(levels))
+    # Of memory for 230,686 cells, and of cells whose time is predicted.
+    for megabytes, most, cells in ((110.0, 1 << 21, 157_464), (110.0, 250, 216)):
+        monkeypatch.setattr("opendas.runs.context.machine.available_memory_mb", lambda room=megabytes: room)
+        monkeypatch.setattr("opendas.runs.context.machine.TIMED_CELLS", most)
+        for command in (RUN, ("plan", "run.toml")):
+            code, told = refused(capsys, *command)
+            assert (code, "has 1,033,121,304 cells" in told) == (6, True), told
+            named = re.search(r"are the (\d+) attributes (.*): ([0-9,]+) cells", told)
+            assert named is not None
+            names = named[2].split(", ")
+            assert (int(named[1]), int(named[3].replace(",", ""))) == (len(names), cells)
+            assert math.prod(len(levels[name]) for name in names) == cells
+        assert not Path("out/ledger.jsonl").exists()
+    write(names)
+    for command in (("plan", "run.toml"), RUN, ("verify", "out", "--allow-seeded")):
+        code, _, error = call(capsys, *command)
+        assert code == 0, error
 
 
 # Phases, formats and readers of others ----------------------------------------------------------------------

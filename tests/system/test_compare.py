@@ -324,6 +324,18 @@ def test_blocks_of_two_censuses_are_not_compared(made: Path, tmp_path: Path) -> 
     assert comparison.summary["left_out"] == ["tract", "block_group", "block"]
 
 
+def test_areas_that_a_release_has_no_codes_for_have_no_margin_of_it(made: Path, tmp_path: Path) -> None:
+    blocks = people()
+    for block in blocks:
+        block.place = block.cousub = ""
+    path = write_zip(tmp_path / "without.pl.zip", blocks, 2020)
+    od.release(od.load(write_run(tmp_path, "persons", path)), tmp_path / "out", seed=1)
+    rows = rows_of(od.compare(made / "fb2020.pl.zip", tmp_path / "out", geolevels=["county", "place"]))
+    margins = {(row["geolevel"], row["margin_of_2"]) for row in rows}
+    assert {("county", "measurement"), ("place", None)} <= margins
+    assert {kind for geolevel, kind in margins if geolevel == "place"} == {None}
+
+
 @pytest.mark.parametrize(
     ("sources", "more", "code", "said"),
     [

@@ -28,6 +28,7 @@ from opendas.custody.ledger import Ledger
 from opendas.custody.ledger_lines import LedgerAct, head_of
 from opendas.custody.signing_key import SigningKey
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
+from opendas.phsafe.accuracy import run_accuracy
 from opendas.phsafe.run import HouseholdOptions, run_exact, run_private
 from opendas.runs.context.run import load
 from opendas.runs.finished_release import Release
@@ -129,6 +130,24 @@ def test_the_table_finds_it_in_another_file_and_the_file_for_another_product(
     assert account(tmp_path / "four")["book"] is False
 
 
+def test_parts_without_records_are_of_no_data_set(tmp_path: Path, book: Path) -> None:
+    """A data set in parts is found by each of them, but not by one that holds a header alone."""
+    runs = []
+    for name, seed in (("one", 0), ("other", 9)):
+        runs.append(write_mini(tmp_path / name, histogram=mini_histogram(mini_frame(), seed=seed)))
+        counts = tmp_path / name / "counts.csv"
+        (tmp_path / name / "parts").mkdir()
+        (tmp_path / name / "parts" / "a.csv").write_text(counts.read_text().splitlines()[0] + "\n")
+        counts.rename(tmp_path / name / "parts" / "b.csv")
+        runs[-1].write_text(runs[-1].read_text().replace('"counts.csv"', '"parts"'))
+    release(load(runs[0]), tmp_path / "out", RunOptions(ledger=book))
+    release(load(runs[1]), tmp_path / "out-other", RunOptions())
+    assert account(tmp_path / "out-other")["book"] is False
+    (tmp_path / "one" / "parts" / "a.csv").unlink()
+    release(load(runs[0]), tmp_path / "again", RunOptions())
+    assert account(tmp_path / "again")["book"] is True
+
+
 def test_another_name_of_the_unit_does_not_get_a_sum_of_its_own(tmp_path: Path, book: Path) -> None:
     path = write_mini(tmp_path / "data")
     release(load(path), tmp_path / "one", RunOptions(ledger=book))
@@ -156,6 +175,8 @@ def test_household_tables_are_in_the_sum(tmp_path: Path, book: Path) -> None:
     assert answer_again["rho"] == answer["rho"]
     run_exact(config, data, tmp_path / "exact", HouseholdOptions())
     assert acts(wide)[-1] == "exact", "exact tables are a reading of the truth"
+    run_accuracy(config, data, 1, HouseholdOptions())
+    assert acts(wide)[-1] == "experiment", "so are errors of simulated tables"
 
 
 def test_a_given_book_is_refused_where_another_knows_the_input(tmp_path: Path, book: Path) -> None:

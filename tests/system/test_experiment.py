@@ -119,6 +119,14 @@ def test_two_processes_and_one_give_the_same_frame(run: od.Run) -> None:
     )
 
 
+def test_seeds_may_be_numbers_of_numpy(run: od.Run, tmp_path: Path) -> None:
+    plain = od.experiment(run, seeds=2, workers=1)
+    for seeds in (np.arange(2), np.int64(2)):
+        pd.testing.assert_frame_equal(
+            od.experiment(run, seeds=seeds, workers=1, state=tmp_path / f"{np.ndim(seeds)}.jsonl"), plain
+        )
+
+
 def test_an_estimator_of_ones_own_is_ours_where_it_does_the_same(run: od.Run) -> None:
     found = od.experiment(run, seeds=2, estimators=["topdown", Same()], workers=1)
     values = {name: rows["value"].to_list() for name, rows in found.groupby("estimator", sort=False)}

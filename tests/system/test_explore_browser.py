@@ -221,6 +221,12 @@ def test_a_plan_that_was_saved_is_run(browser: Any, tmp_path: Path) -> None:
         visit = Visit(browser, address)
         page = visit.go("/")
         assert "persons.toml" in page.locator("h1").inner_text()
+        page.get_by_role("button", name="draw errors against that loss").click()
+        picture = page.get_by_role(
+            "img", name="mean absolute error of a block against epsilon within a block group"
+        )
+        expect(picture.locator("circle")).to_have_count(8)
+        expect(page.get_by_role("row", name="moved down")).to_have_count(4)
         visit.field("a.total").fill("7/3")
         visit.slider("a.l2").fill("0.4")
         visit.status("rho 2.333")

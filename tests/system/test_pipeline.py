@@ -278,6 +278,22 @@ def test_a_finished_run_that_is_resumed_leaves_no_input_behind(
     assert not put[0].exists()
 
 
+def test_without_its_key_a_run_whose_input_was_changed_is_not_resumed(tmp_path: Path) -> None:
+    """Each file is looked at, also where several have one name."""
+    path, out = write_mini(tmp_path), tmp_path / "out"
+    header, *rows = (tmp_path / "counts.csv").read_text().splitlines()
+    for state in "ab":
+        (tmp_path / state).mkdir()
+        some = rows[:9] if state == "a" else rows[9:]
+        (tmp_path / state / "counts.csv").write_text("\n".join([header, *some]) + "\n")
+    path.write_text(path.read_text().replace('"counts.csv"', '["a/counts.csv", "b/counts.csv"]'))
+    first = release(load(path), out, RunOptions())
+    assert release(load(path), out, RunOptions(resume=True)) == first
+    os.utime(tmp_path / "a" / "counts.csv", (1, 1))
+    with pytest.raises(PrivacyError, match="changed since"):
+        release(load(path), out, RunOptions(resume=True))
+
+
 def test_resume_refuses_other_input_plan_seed_and_key(tmp_path: Path) -> None:
     path, out = write_mini(tmp_path), tmp_path / "out"
     release(load(path), out, RunOptions(keep_key=True))

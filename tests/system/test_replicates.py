@@ -139,6 +139,16 @@ def test_replicates_of_other_counts_are_refused_and_fail_verification(release: o
     assert "replicates" in failed
 
 
+def test_no_replicates_are_refused_and_a_table_may_be_named_alone(
+    release: od.Release, tmp_path: Path
+) -> None:
+    for wrong in ({"runs": 0}, {"runs": 2, "seed": -1}):
+        with pytest.raises(ConfigError, match="2 runs or more"):
+            od.replicates(release, **wrong)
+    assert not (release.folder / "replicates").exists()
+    assert len(od.tabulate(release, "age", "town", to=tmp_path / "alone")) == 1
+
+
 def test_without_replicates_the_command_that_draws_them_is_named(release: od.Release) -> None:
     with pytest.raises(ConfigError, match="opendas replicates OUT"):
         release.margin("age", geolevel="town")

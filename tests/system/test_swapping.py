@@ -160,6 +160,28 @@ def test_what_cannot_be_swapped_is_refused(
     assert not to.exists()
 
 
+def test_persons_in_no_household_stay(tmp_path: Path) -> None:
+    leaves = {"44001000100": 2, "44003000101": 1}
+    rows = [f"{leaf},18plus,0" for leaf, many in leaves.items() for _ in range(many)]
+    (tmp_path / "t.csv").write_text("\n".join(["block,votingage,household", *rows]) + "\n")
+    (tmp_path / "leaves.csv").write_text("\n".join(["block", *leaves]) + "\n")
+    (tmp_path / "p.toml").write_text(
+        '[product]\nname = "p"\nprotected_unit = "person"\nprovenance = "public"\n'
+        '[attributes]\nvotingage = ["17under", "18plus"]\n[queries]\ngroups = []\n'
+    )
+    (tmp_path / "run.toml").write_text(
+        '[run]\nproduct = "p.toml"\n[input]\nreader = "records"\npath = "t.csv"\ngeocode = "block"\n'
+        '[geography]\nlevels = [{ name = "county", prefix = 5 }, { name = "tract", prefix = 10 }, '
+        '{ name = "block" }]\nframe = "leaves.csv"\nprovenance = "public"\n'
+        '[budget]\nrho = "1"\ngeolevels = { county = "1/3", tract = "1/3", block = "1/3" }\n'
+        '[budget.queries]\n"*" = { detailed = "1" }\n'
+    )
+    found = od.swap(od.load(tmp_path / "run.toml"), tmp_path / "swapped", seed=1)
+    assert (found.households, found.moved) == (0, 0)
+    beside = od.compare(tmp_path / "swapped", tmp_path / "swapped", tables=["total"], geolevels=["block"])
+    assert {row["geocode"]: row["value_1"] for row in beside.table.to_arrow().to_pylist()} == leaves
+
+
 def test_only_records_with_households_are_swapped(census: Path, tmp_path: Path) -> None:
     run = tmp_path / "run.toml"
     run.write_text(

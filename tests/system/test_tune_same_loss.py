@@ -16,9 +16,10 @@ from support.mini import mini_frame, write_mini
 import opendas as od
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.errors import EstimationError
 from opendas.measurement.loss import within_losses
 from opendas.privacy.zcdp import epsilon_cks
-from opendas.tuning.same_loss import front
+from opendas.tuning.same_loss import KEPT, Comparison, Judged, Space, front
 
 QUICK = ["--runs", "2", "--confirm", "3", "--rounds", "1", "--steps", "1"]
 FREE = ["--may-worsen", "region", "--may-worsen", "town"]
@@ -116,6 +117,17 @@ WRONG = {
     "targets": (["--tolerance", "0.5"], 2, "--tolerance goes with --targets"),
     "runs": (["--runs", "1"], 2, "at least 2"),
 }
+
+
+def test_a_plan_beside_which_no_other_is_expected_to_do_better_is_said_to_be_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def only_the_start(comparison: Comparison, space: Space, **_: int) -> list[Judged]:
+        return [comparison.judge("start", KEPT, space.start)]
+
+    monkeypatch.setattr("opendas.tuning.improve.search", only_the_start)
+    with pytest.raises(EstimationError, match="no plan of the same loss is expected to do better"):
+        od.improve(od.load(write(tmp_path)), runs=2, confirm=2)
 
 
 def test_what_is_wrong_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ def act(number: int, unit: str = "patient", loss: object = 1, **changes: object)
         run_id=f"run-{number}",
         product="patients",
         key_commitment=f"key-{number}",
-        input_tag="-",
+        input_tag="tag",
         plan_digest="-",
         mechanism=GAUSSIAN,
         loss=loss,  # type: ignore[arg-type]
@@ -403,6 +403,8 @@ PUBLISHED = LedgerAct("publish", "run-1")
         ((act(1), act(2), EVALUATED), 1, True),
         ((act(1), PUBLISHED, act(2), EVALUATED), 2, False),
         ((act(1), act(2, "housing unit"), EVALUATED), 1, False),
+        ((act(1), act(2, delta="1e-10"), EVALUATED), 1, False),
+        ((act(1), act(2, input_tag="-"), EVALUATED), 1, False),
         ((LedgerAct("tune"), act(1)), 1, True),
         ((act(1), act(2), LedgerAct("exact")), 2, True),
         ((act(1), act(2), LedgerAct("evaluate", "elsewhere")), 2, True),

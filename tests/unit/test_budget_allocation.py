@@ -68,6 +68,9 @@ def test_the_hint_of_a_wrong_sum_is_a_right_sum() -> None:
     with pytest.raises(BudgetError, match=r"give b the share 5/8\.$"):
         exact_shares({"a": "3/8", "b": "3/4"}, "Shares")
     assert exact_shares({"a": "3/8", "b": "5/8"}, "Shares") == {"a": F(3, 8), "b": F(5, 8)}
+    for shares, end in (({"a": "5", "b": "5"}, "common denominator."), ({}, "Give at least one share.")):
+        with pytest.raises(BudgetError, match=f"{end}$"):
+            exact_shares(shares, "Shares")
 
 
 def test_decimals_are_exact() -> None:

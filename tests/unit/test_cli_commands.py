@@ -93,7 +93,16 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
         "epsilon": {"cks": 4.25, "bun-steinke": 5.5},
         "delta": 1e-10,
         "neighbours": "bounded",
+        "contribution": None,
         "warnings": ["something is measured that is published anyway"],
+        "usual": [],
+        "forecast": {
+            "seconds": None,
+            "memory_mb": 300,
+            "disk_mb": {"outputs": 1},
+            "workers": 2,
+            "measurements": {"text": "none"},
+        },
         "rows": [
             {
                 "geolevel": "block",

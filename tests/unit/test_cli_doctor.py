@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import opendas
 from opendas.cli.main import cli
 from opendas.runs.context import machine
 
@@ -21,6 +22,16 @@ def test_doctor_passes_where_these_tests_run() -> None:
     names = {check["name"] for check in answer["checks"]}
     assert {"python", "cores", "memory", "disk", "permissions", "packages", "compiler cache", "java"} <= names
     assert all(check["advice"] for check in answer["checks"] if check["level"] == "problem")
+
+
+def test_doctor_finds_the_pages_that_messages_name_and_the_folder_of_compiled_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    found = {finding.name: finding for finding in machine.examine()}
+    package = Path(opendas.__file__).parent
+    assert found["documentation"].detail == f"pages named docs/... are in {package.parents[1] / 'docs'}"
+    assert found["compiler cache"].detail == f"kept under {package}"
 
 
 def test_a_full_disk_is_a_problem_with_advice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

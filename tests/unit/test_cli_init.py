@@ -17,9 +17,10 @@ from click.testing import CliRunner, Result
 import opendas as od
 from opendas.budget.resolve import resolve_budget
 from opendas.cli.main import cli
-from opendas.errors import ConfigError, DataError, FormatError
+from opendas.errors import ConfigError, DataError, EnvironmentFailure, FormatError
 from opendas.runs.config.load import load_run_file
 from opendas.runs.config.resolve import resolve
+from opendas.runs.starting import table_files
 from opendas.runs.starting.guess import Declared, TableGuess, guess_table
 
 RECORDS = "id,region,hospital,ward,Age group,sex\n" + "".join(
@@ -305,6 +306,47 @@ def test_a_wide_table_is_offered_the_melt(tmp_path: Path) -> None:
     table = release.table("category", geolevel="all").to_pandas()
     assert table["women"].sum() == sum(2 * n + 6 for n in range(30))
     assert (tmp_path / "to" / "table-long.csv").stat().st_mode & 0o077 == 0
+
+
+def test_names_of_several_lines_stand_in_comments_of_one(tmp_path: Path) -> None:
+    """As headers of spreadsheets have them."""
+    columns = {
+        "ward": [f"W{i % 10:02d}" for i in range(300)],
+        "age\r\ngroup": ["abc"[i % 3] for i in range(300)],
+        "notes\n(free)": [f"note {i}" for i in range(300)],
+        "patient\nid": [f"p{i // 3}" for i in range(300)],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "table.parquet")
+    declared = ("--rho", "1", "--geography", "ward", "--attributes", "age\r\ngroup")
+    for more in ((), declared):
+        to = tmp_path / str(len(more))
+        assert init("table", str(tmp_path / "table.parquet"), "--to", str(to), *more).exit_code == 0
+        assert "#   notes (free): " in (to / "table-run.toml").read_text()
+        run = od.load(to / "table-run.toml", read_records=True)
+        assert run.read().histogram.total() == 300
+
+
+def test_a_melt_that_makes_no_files_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One column alone is no attribute; a column of places may bear the name of one of the long table."""
+    (tmp_path / "table.csv").write_text(WIDE)
+    (tmp_path / "named.csv").write_text(WIDE.replace("tract", "category"))
+    to = tmp_path / "to"
+    for name, wanted, said in (("table", "women", "not an attribute"), ("named", "all", "'category'")):
+        result = init("table", str(tmp_path / f"{name}.csv"), "--to", str(to), "--melt", wanted)
+        assert isinstance(result.exception, ConfigError)
+        assert said in str(result.exception)
+        assert list(to.iterdir()) == []
+    write = table_files.write_atomic
+
+    def only_one(path: Path, data: bytes) -> None:
+        if path.name.endswith("run.toml"):
+            raise EnvironmentFailure("the disk is full")
+        write(path, data)
+
+    monkeypatch.setattr(table_files, "write_atomic", only_one)
+    result = init("table", str(tmp_path / "table.csv"), "--to", str(to), "--melt", "all")
+    assert isinstance(result.exception, EnvironmentFailure)
+    assert list(to.iterdir()) == []
 
 
 def test_several_breakdowns_are_not_counted_together(tmp_path: Path) -> None:

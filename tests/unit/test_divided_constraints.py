@@ -16,7 +16,7 @@ from support.each import each
 from support.random_land import random_frame
 
 from opendas.constraints.feasible import check_feasible
-from opendas.constraints.table import ConstraintTable, bound_table, invariant_geolevels
+from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.errors import ConfigError, InfeasibleFamily
 from opendas.geography.bypass import bypass_general, bypass_only_children
 from opendas.geography.frame import Frame
@@ -303,21 +303,21 @@ def test_the_units_of_every_block_stay_invariant(name: str, root: str) -> None:
         starts = spine.leaf_starts(number).tolist()
         own = frame.units["hu"][spine.leaf_order]
         assert held.answers[:, 0].tolist() == [int(own[a:b].sum()) for a, b in itertools.pairwise(starts)]
-    assert invariant_geolevels(product, spine) == {"total": len(spine.levels) - 1}
+    assert product.invariant_levels(spine) == {"total": len(spine.levels) - 1}
 
 
 def test_an_invariant_of_several_cells_cannot_be_held_by_parts() -> None:
     frame = made_state()
     product = replace(persons(), invariants=(Invariant("kind", "state"),))
     with pytest.raises(ConfigError, match="has several cells, and this spine divides"):
-        invariant_geolevels(product, spine_of(frame, "parts"))
-    assert invariant_geolevels(product, spine_of(frame, "standard")) == {"kind": 1}
+        product.invariant_levels(spine_of(frame, "parts"))
+    assert product.invariant_levels(spine_of(frame, "standard")) == {"kind": 1}
 
 
 def test_an_invariant_below_the_division_is_refused() -> None:
     product = replace(persons(), invariants=(Invariant("total", "county"),))
     with pytest.raises(ConfigError, match="not the official ones"):
-        invariant_geolevels(product, spine_of(made_state(), "parts"))
+        product.invariant_levels(spine_of(made_state(), "parts"))
 
 
 def test_a_total_that_the_parts_of_a_state_cannot_hold_is_told_by_the_state() -> None:

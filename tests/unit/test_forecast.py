@@ -15,8 +15,10 @@ from support.mini import mini_frame, mini_histogram, write_mini
 import opendas.runs.context.machine as machine
 import opendas.runs.simulated.forecast as module
 from opendas.cli.main import main
-from opendas.errors import EnvironmentFailure
+from opendas.constraints.table import bound_table
+from opendas.errors import ConfigError, EnvironmentFailure
 from opendas.runs.context.run import Run, load
+from opendas.runs.plan import make_plan
 from opendas.runs.simulated.forecast import check_families, check_room, forecast_run, measure_small_run
 from opendas.schema.attributes import Schema
 
@@ -36,7 +38,7 @@ def run(tmp_path: Path) -> Run:
 def test_time_is_that_of_the_geounits_shared_by_the_workers(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(module, "cores", lambda: 2)
     one, two, crowd = (
         forecast_run(run.plan, "topdown", workers, geounit_seconds=SECONDS) for workers in (1, 2, 8)
     )
@@ -102,6 +104,24 @@ def test_synthetic_counts_lie_in_cells_that_bounds_and_zeros_allow(
     assert not np.any((counts.cells // 3 == 2) & (prisons == 0))
     assert not np.any(counts.cells == 6)  # children in prison
     assert counts.total() == module.RECORDS * counts.rows
+
+
+def test_of_many_records_a_few_are_drawn_that_stand_for_several(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A nation's records in the leaves of a small run would not fit into memory one by one."""
+    product = replace(run.product, invariants=())
+    constraints = bound_table(product, run.frame, run.spine, {})
+    straight = module._synthetic_counts(constraints, 1000)
+    monkeypatch.setattr(module, "ONE_BY_ONE", 480)
+    counts = module._synthetic_counts(constraints, 1000)
+    assert np.array_equal(counts.row_totals(), straight.row_totals())
+    assert len(counts.cells) <= 480
+    many = module._synthetic_counts(constraints, 10**12)
+    assert set(many.row_totals().tolist()) == {10**12}
+    for records in (0, -1, 1e30):
+        with pytest.raises(ConfigError, match="records: expected"):
+            make_plan(run, records)
 
 
 def test_the_answer_is_strict_json_and_states_its_assumptions(run: Run) -> None:
@@ -217,7 +237,8 @@ def test_a_table_too_large_for_the_machine_is_refused_unread_with_the_nearest_th
     few = Schema(tuple(product.schema.attribute(name) for name in named))
     assert [each.name for each in attributes if each.name in named] == named
     machine.check_cells(replace(product, schema=few))
-    assert few.size * machine.CELL_MB <= 8192 < 3 * few.size * machine.CELL_MB
+    assert few.size * machine.CELL_MB <= 8192
+    assert few.size <= machine.TIMED_CELLS < 3 * few.size
 
 
 def test_many_cells_are_forecast_by_children_and_the_cells_of_their_parent(

@@ -13,7 +13,7 @@ from support.noisy_trees import MadeTree
 
 from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Shares, Spine
-from opendas.intervals.answers import Areas, match_geounits
+from opendas.intervals.answers import Areas, area_intervals, match_geounits
 from opendas.intervals.laws import Draws, NoiseSum
 from opendas.intervals.tree_estimates import TreeEstimates
 
@@ -82,6 +82,23 @@ def test_areas(case: str) -> None:
         value, variance = dense.answer(weights[area], asked)
         assert found.value[area] == pytest.approx(value, abs=1e-9)
         assert found.variance[area] == pytest.approx(variance, rel=1e-9, abs=1e-10)
+
+
+@pytest.mark.parametrize("queries", [{"*": {"total": Fraction(1)}}, None])
+def test_small_weights_hide_neither_noise_nor_that_nothing_is_known(queries) -> None:
+    # A leaf of weight 1e-4 of whose cells nothing was measured had exact estimates of them.
+    tree = made(queries=queries).draw(1)
+    estimates, asked = TreeEstimates(tree), members("detailed")
+    which, leaf = np.array([0, 0, 1]), np.array([2, 3, 7])
+    weight = np.array([0.5, 0.25, 0.75])
+    one = area_intervals(tree, estimates, Areas(2, which, leaf, weight), asked, 0.9)
+    assert np.isinf(one.variance).any() == (queries is not None)
+    for small in (2.0**-13, 2.0**-40):
+        found = area_intervals(tree, estimates, Areas(2, which, leaf, small * weight), asked, 0.9)
+        np.testing.assert_array_equal(found.law, one.law)
+        np.testing.assert_array_equal(found.variance, small**2 * one.variance)
+        for name in ("estimate", "lower", "upper", "margin"):
+            np.testing.assert_array_equal(getattr(found, name), small * getattr(one, name))
 
 
 def exact_law(dense: DenseIntervals, weights: np.ndarray) -> NoiseSum:

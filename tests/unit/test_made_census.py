@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -172,6 +173,7 @@ def test_run_files_of_every_product_read_what_was_made(tmp_path: Path) -> None:
     for path in made.runs:
         run = load(path)
         assert run.reader.read().histogram.total() == expected.pop(run.product.name)
+        assert len(run.spine.leaf) == len(run.frame)  # of a state without any AIAN areas, too
         if run.companion is not None:
             assert run.companion.reader.read().histogram.total() == units + quarters
         if "dhc" in path.name:
@@ -302,6 +304,22 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     empty = write_csv(tmp_path / "empty.csv", [MICRODATA[0], MICRODATA[5]])
     with pytest.raises(DataError, match="cannot be used"):
         make_census(path, tmp_path / "new", pums=[empty])
+    for column, value in (("AGEP", 116), ("AGEP", ""), ("SEX", 3), ("PWGTP", "1.5"), ("RELP", 18)):
+        row = [value if name == column else old for name, old in zip(*MICRODATA[:2], strict=True)]
+        wrong = write_csv(tmp_path / "wrong.csv", [*MICRODATA, row])
+        with pytest.raises(DataError, match="The microdata cannot be used") as error:
+            read_microdata([wrong])
+        found = [(finding.file, finding.line, finding.field) for finding in error.value.findings]
+        assert found == [("wrong.csv", len(MICRODATA) + 1, column)]
+    with zipfile.ZipFile(tmp_path / "both.zip", "w") as archive:
+        for name, start in (("psam_pusa.csv", 1), ("psam_pusb.csv", 4), ("__MACOSX/._psam_pusa.csv", 7)):
+            part = [MICRODATA[0], *MICRODATA[start : start + 3]]
+            archive.write(write_csv(tmp_path / "part.csv", part), name)
+    whole = read_microdata([write_csv(tmp_path / "whole.csv", MICRODATA[:7])])
+    assert read_microdata([tmp_path / "both.zip"]).age.tolist() == whole.age.tolist()
+    twice = write_csv(tmp_path / "twice.csv", [[*row, row[3]] for row in MICRODATA])
+    with pytest.raises(FormatError, match="each column name once"):
+        read_microdata([twice])
     with pytest.raises(FormatError):
         make_census(lacking, tmp_path / "new")
     assert not (tmp_path / "new").exists()

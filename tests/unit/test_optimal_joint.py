@@ -287,7 +287,8 @@ def test_the_answer_in_json_is_the_section_of_the_run_file(
 
 def test_only_the_budget_of_a_run_file_is_replaced() -> None:
     text = (
-        '[run]\nproduct = "p"\n\n[budget]\nrho = "1"\n# words\n[budget.queries]\n"*" = { total = "1" }\n'
+        '[run]\nproduct = "p"\n\n[budget]  # rho = what the law allows\nrho = "1"\n# words\n'
+        '[budget.queries]\n"*" = { total = "1" }\n'
         '[passes]\nx = { "*" = [\n  ["total"],\n  ["rest"]\n] }\n'
     )
     found = with_budget(text, '[budget]\nrho = "2"\n')

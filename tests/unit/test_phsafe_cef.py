@@ -152,6 +152,9 @@ def test_puerto_rico_has_its_own_folders(tmp_path: Path) -> None:
     assert [str(one) for one in caught.value.findings] == [
         f"CEF20_{kind}_{code}.txt: is missing" for kind in ("PER", "UNIT") for code in ("01", "02")
     ]
+    beside = tmp_path / "pr" / "reader.ini"
+    beside.write_text(ini.read_text().replace("= pr/", "=").replace("= pr", "="))
+    assert find_files(beside, ["72"])[0] == (beside.parent / "CEF20_PER_72.txt",)
 
 
 def test_files_of_other_states_are_left_alone(copy: Path) -> None:

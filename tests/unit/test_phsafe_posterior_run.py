@@ -290,6 +290,8 @@ LAST = "1|USA|*|4|5|Discrete Gaussian|9.0"
         ("1|TRACT|*|4|5|Discrete Gaussian|9.0", "USA or STATE"),
         ("1|USA|*|3|5|Discrete Gaussian|9.0", "each cell of a region and group once"),
         ("1|USA|*|4|5", "7 fields"),
+        ("1" * 200_000, "7 fields"),
+        (f'"{LAST}', "1 or two digits"),
         ("44|STATE|*|4|5|Discrete Gaussian|9.0", "all measured cells"),
     ],
 )

@@ -161,6 +161,9 @@ def test_geometric_noise_has_its_own_posterior(z: int) -> None:
     r = math.exp(-1 / 7)
     variance = 2 * r / (1 - r) ** 2
     assert geometric_ratio(variance) == pytest.approx(r, rel=1e-13)
+    assert geometric_ratio(2e-20) == pytest.approx(1e-20)  # 2 r / (1 - r)^2 of a tiny r
+    sure = count_posterior(z, 2e-20, NoiseDistribution.GEOMETRIC)
+    assert sure.mean() == pytest.approx(max(z, 0), abs=1e-15)
     top = max(z, 0) - z
     _, mean = _enumerated(z, lambda k: r ** (abs(k) - abs(top)))
     assert count_posterior(z, variance, NoiseDistribution.GEOMETRIC).mean() == pytest.approx(mean, rel=1e-10)

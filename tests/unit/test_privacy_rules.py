@@ -33,8 +33,8 @@ from opendas.readers.registry import make_reader
 from opendas.runs.context.run import load
 from opendas.runs.options import RunOptions
 from opendas.runs.release import release
-from opendas.sampling.inverse_cdf import SamplerTable
-from opendas.sampling.laws import MAX_FLOORS, DiscreteGaussian
+from opendas.sampling.inverse_cdf import LAST_REFINEMENT, SamplerTable
+from opendas.sampling.laws import MAX_FLOORS, DiscreteGaussian, DiscreteLaplace
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
@@ -422,12 +422,11 @@ def test_counts_near_the_limit_are_refused_and_below_it_do_not_overflow() -> Non
     one = np.zeros(1, dtype=np.int64)
     with pytest.raises(DataError, match="too large"):
         Histogram.from_entries(one, one, np.array([2**62 + 2**10]), shape=(1, 1))
-    # Counts sum to less than 2**62. A table has at most MAX_FLOORS thresholds, and each further word of a
-    # refined draw multiplies the reach of a law less than twofold: no draw comes near 2**61.
-    law = DiscreteGaussian(Fraction(4 * 10**10))
-    assert law.tail_length(64) <= MAX_FLOORS
-    assert law.tail_length(256) < 4 * MAX_FLOORS
-    assert 2**62 + 4 * MAX_FLOORS < 2**63
+    # Counts sum to less than 2**62. A table has at most MAX_FLOORS thresholds: the last refinement of a draw
+    # from the widest laws does not come near 2**61.
+    for law in (DiscreteGaussian(Fraction(49 * 10**9)), DiscreteLaplace(Fraction(46_000))):
+        assert MAX_FLOORS * 0.95 < law.tail_length(64) <= MAX_FLOORS
+        assert law.tail_length(64 * (LAST_REFINEMENT + 1)) < 2**38
 
 
 # 8. Seeds, and what a ledger path may be.

@@ -15,6 +15,7 @@ from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.errors import ConfigError, FormatError
 from opendas.geography.frame import Frame, official_codes
+from opendas.runs.simulated import replicates as drawing
 from opendas.schema.dhc_persons import dhc_persons
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons
@@ -123,3 +124,36 @@ def test_replicates_that_are_missing_or_of_others_are_refused(tmp_path: Path) ->
     write(tmp_path / "ppmf", 5, "pl94", "csv")
     with pytest.raises(FormatError, match="replicates of other counts"):
         base.margin("P1", geolevel="tract", level="0.5")
+
+
+def test_drawn_replicates_are_found_again_and_those_of_another_run_file_are_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an interrupted command left of another budget, or for another seed, is in no file."""
+    write(tmp_path / "ppmf", 0, "pl94", "folder")
+    text = '[run]\nproduct = "pl94-persons"\n[input]\nreader = "mdf"\npath = "none"\n[budget]\n{}'
+    preset = 'preset = "pr2020-persons"\n'
+    for name, budget in (("one", preset), ("two", f'{preset}rho = "1/100"\n')):
+        (tmp_path / f"{name}.toml").write_text(text.format(budget))
+
+    def drawn(name: str, to: str, **options: object) -> bytes:
+        base = od.PublishedMicrodata(tmp_path / "ppmf", tmp_path / f"{name}.toml", tmp_path / to)
+        return od.replicates(base, runs=2, workers=1, **options)["pl94-persons"].read_bytes()
+
+    straight = drawn("two", "straight")
+    assert drawn("two", "straight") == straight
+    assert sorted(path.name for path in (tmp_path / "straight").iterdir()) == ["pl94-persons.parquet"]
+    draw = drawing._Draw.__call__
+
+    def first_alone(self: object, number: int) -> None:
+        if number == 2:
+            raise KeyboardInterrupt
+        draw(self, number)
+
+    for seed in (0, 1):
+        with monkeypatch.context() as patch:
+            patch.setattr(drawing._Draw, "__call__", first_alone)
+            with pytest.raises(KeyboardInterrupt):
+                drawn("one", "again", seed=seed)
+    assert drawn("two", "again", resume=True) == straight
+    assert len(list((tmp_path / "again" / "state").iterdir())) == 1, "that of the other seed can be finished"

@@ -12,13 +12,13 @@ from support.assembled import same
 from support.made_cef_files import write_cef
 from support.made_households import house_people, list_units
 
+from opendas.arrays import Lookup
 from opendas.custody.stamps import POPULATED_LEAVES
 from opendas.demo import make_state, write_demo
 from opendas.errors import ConfigError, DataError, FormatError, GeographyError, OpendasError, SchemaError
 from opendas.readers import InputData, ReaderSpec, UnitsSpec, make_reader
 from opendas.readers.cef.reader import QUARTERS_COUNTS, UNIT_COUNTS
 from opendas.readers.cef.records import GQ_CODES, PERSONS, UNITS
-from opendas.readers.counting.entries import Lookup
 from opendas.runs.context.run import load
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product

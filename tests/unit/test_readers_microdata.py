@@ -79,6 +79,11 @@ def test_units_give_the_frame(tmp_path: Path) -> None:
     outside = persons_file(tmp_path, [*ROW[:4], "1002", *ROW[5:]])
     with pytest.raises(GeographyError, match="frame holds"):
         make_reader(dataclasses.replace(spec, paths=(outside,))).read()
+    for bad in ("98001000100100X", rows[0][0]):
+        write_csv(units, [["block", "hu", "gq5"], *rows, [bad, 1, 0]])
+        with pytest.raises(GeographyError) as caught:
+            make_reader(spec).frame()
+        assert [(f.file, f.line) for f in caught.value.findings] == [("u.csv", 5)], bad
 
 
 def test_a_code_outside_its_list_is_told(tmp_path: Path) -> None:

@@ -387,7 +387,9 @@ def test_windows_line_ends_and_a_missing_last_one_are_fine(tmp_path: Path) -> No
     texts = members(some_blocks(), 2010)
     windows = {name: text.replace("\n", "\r\n") for name, text in texts.items()}
     stripped = {name: text.rstrip("\n") for name, text in texts.items()}
+    mixed = {name: text.replace("\n", "\r\n", 3) for name, text in texts.items()}
     plain = by_block(read(write_zip(tmp_path / "p.zip", some_blocks(), 2010), year=2010))
+    assert by_block(read(write_zip(tmp_path / "m.zip", some_blocks(), 2010, mixed), year=2010)) == plain
     assert by_block(read(write_zip(tmp_path / "w.zip", some_blocks(), 2010, windows), year=2010)) == plain
     assert by_block(read(write_zip(tmp_path / "s.zip", some_blocks(), 2010, stripped), year=2010)) == plain
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import zipfile
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,17 @@ import pytest
 from support.data import shared_data
 from support.pl94_zip import write_csv
 
-from opendas.errors import ConfigError, DataError, FormatError, GeographyError, SchemaError
+from opendas.errors import (
+    ConfigError,
+    DataError,
+    EnvironmentFailure,
+    FormatError,
+    GeographyError,
+    SchemaError,
+)
 from opendas.geography.frame import LevelRule
 from opendas.readers import READERS, ReaderSpec, UnitsSpec, expand_paths, make_reader
+from opendas.readers.input.spec import MemoryTable, Source
 from opendas.schema.attributes import Attribute, Schema
 from opendas.schema.declarations import Bound, StructuralZero
 from opendas.schema.pl94 import pl94_persons, pl94_units
@@ -47,7 +57,7 @@ def frame_file(folder: Path, codes: list[str] = FRAME) -> Path:
     return write_csv(folder / "frame.csv", [["geocode", "note"], *([code, "kept out"] for code in codes)])
 
 
-def spec(folder: Path, *paths: Path, reader: str = "records", **changes: Any) -> ReaderSpec:
+def spec(folder: Path, *paths: Source, reader: str = "records", **changes: Any) -> ReaderSpec:
     frame = folder / "frame.csv"
     plain = ReaderSpec(reader, paths, product(), levels=LEVELS, frame=frame if frame.exists() else None)
     return dataclasses.replace(plain, **changes)
@@ -319,6 +329,83 @@ def test_a_file_of_another_kind_is_told(tmp_path: Path) -> None:
             assert name in str(caught.value)
 
 
+def test_text_as_other_programs_write_it(tmp_path: Path) -> None:
+    frame_file(tmp_path)
+    plain = records_file(tmp_path).read_bytes()
+    (tmp_path / "marked.csv").write_bytes(BOM_UTF8 + b"# made by a program\n" + plain)
+    (tmp_path / "DATA.CSV.GZ").write_bytes(gzip.compress(plain))
+    for name in ("marked.csv", "DATA.CSV.GZ"):
+        assert make_reader(spec(tmp_path, tmp_path / name)).read().histogram.total() == len(RECORDS), name
+    for content, said in (
+        (plain.decode().encode("utf-16"), "in UTF-8"),
+        (b"geocode,age,group,regi\xf3n\na01,0,x,1\n", "in UTF-8"),
+        (b"# notes\n\n" + plain, "line 2: expected a header with column names, found nothing"),
+    ):
+        (tmp_path / "d.csv").write_bytes(content)
+        with pytest.raises(FormatError, match=said):
+            make_reader(spec(tmp_path, tmp_path / "d.csv")).read()
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    for name in ("frame.csv", "frame.parquet"):
+        (tmp_path / name).mkdir()
+        with pytest.raises(EnvironmentFailure, match="a folder, not a file"):
+            make_reader(spec(tmp_path, records_file(tmp_path), frame=tmp_path / name)).frame()
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    frame_file(tmp_path)
+    columns = [pa.array(["a01"]), pa.array(["under18"]), pa.array(["x"]), pa.array([1]), pa.array([5])]
+    table = pa.Table.from_arrays(columns, [*HEAD, "count", "count"])
+    pq.write_table(table, tmp_path / "d.parquet")
+    for source in (tmp_path / "d.parquet", MemoryTable("d", table)):
+        with pytest.raises(FormatError, match="count: expected one column of this name"):
+            make_reader(spec(tmp_path, source, reader="histogram")).read()
+        assert make_reader(spec(tmp_path, source)).read().histogram.total() == 1
+
+
+def test_a_column_that_is_not_read_may_hold_anything(tmp_path: Path) -> None:
+    frame_file(tmp_path)
+    table = pa.table({"geocode": ["a01"], "age": ["0"], "group": ["x"], "patient_id": [[1, 2]]})
+    assert make_reader(spec(tmp_path, MemoryTable("d", table))).read().histogram.total() == 1
+
+
+def test_codes_that_are_no_text_are_not_taken_for_none(tmp_path: Path) -> None:
+    (tmp_path / "frame.csv").write_bytes(b"geocode,place\na01,Pe\xf1a\na02,\n")
+    with pytest.raises(FormatError) as caught:
+        make_reader(spec(tmp_path, records_file(tmp_path))).frame()
+    assert [(f.line, f.field) for f in caught.value.findings] == [(2, "place")]
+    write_csv(tmp_path / "frame.csv", [["geocode", "REG"], ["a01", "Perú"]])
+    (tmp_path / "d.csv").write_bytes(b"geocode,age,group,REG\na01,0,x,Per\xfa\n")
+    levels = (LevelRule("region", column="REG"), LevelRule("ward"))
+    given = spec(tmp_path, tmp_path / "d.csv", levels=levels)
+    (said,) = (f for f in make_reader(given).read().findings if f.field == "REG")  # which the frame tells
+    assert (said.line, said.rule) == (2, "expected text in UTF-8, or a whole number")
+    with pytest.raises(FormatError, match="REG: expected text in UTF-8"):
+        make_reader(dataclasses.replace(given, strict=True)).read()
+
+
+def test_lines_that_are_no_rows_are_told_beside_wrong_rows(tmp_path: Path) -> None:
+    frame_file(tmp_path)
+    for text in ("a01,0,x,\n\n\na01,9,x,\n", 'a01,0,x,"one\ntwo"\na01,9,x,\n'):
+        (tmp_path / "d.csv").write_text(f"geocode,age,group,note\n{text}")
+        with pytest.raises(SchemaError, match="line numbers leave out blank lines") as caught:
+            make_reader(spec(tmp_path, tmp_path / "d.csv")).read()
+        assert [f.line for f in caught.value.findings] == [3, None]
+
+
+def test_a_damaged_zip_is_told(tmp_path: Path) -> None:
+    frame_file(tmp_path)
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA):
+        with zipfile.ZipFile(tmp_path / "d.zip", "w", method) as archive:
+            archive.write(records_file(tmp_path, RECORDS * 5000), "d.csv")
+        data = bytearray((tmp_path / "d.zip").read_bytes())
+        data[len(data) // 2] ^= 1
+        (tmp_path / "d.zip").write_bytes(data)
+        with pytest.raises(DataError, match="of another kind"):
+            make_reader(spec(tmp_path, tmp_path / "d.zip")).read()
+
+
 def test_a_truncated_file_is_told(tmp_path: Path) -> None:
     frame_file(tmp_path)
     whole = gzip.compress(records_file(tmp_path, RECORDS * 5000).read_bytes())
@@ -350,6 +437,13 @@ def test_a_geounit_in_two_parents_is_told(tmp_path: Path) -> None:
     with pytest.raises(GeographyError, match="child of one parent") as caught:
         make_reader(spec(tmp_path, records_file(tmp_path), levels=levels)).frame()
     assert [(f.line, f.field) for f in caught.value.findings] == [(4, "town")]
+    rows = [["b01", "0", "x", "South", "t1"], ["a01", "0", "x", "North", "t1"]]
+    path = write_csv(tmp_path / "d.csv", [[*HEAD, "REG", "TOWN"], *rows])
+    with pytest.raises(GeographyError, match="child of one parent") as caught:
+        make_reader(spec(tmp_path, path, levels=levels, frame="from-records")).read()
+    assert [(f.line, f.field) for f in caught.value.findings] == [
+        (None, "town")
+    ]  # of many rows, none is at fault
 
 
 def test_levels_that_do_not_nest_are_refused(tmp_path: Path) -> None:
@@ -541,7 +635,7 @@ def test_paths_expand_to_sorted_files(tmp_path: Path) -> None:
     assert expand_paths("*.csv", tmp_path) == (tmp_path / "b.csv",)
     assert expand_paths(["b.csv", "*.csv", tmp_path / "b.csv"], tmp_path) == (tmp_path / "b.csv",)
     assert expand_paths("_SUCCESS", tmp_path) == (tmp_path / "_SUCCESS",)
-    for nothing in ("absent.csv", "*.zip", [], ["b.csv", "absent"]):
+    for nothing in ("absent.csv", "*.zip", [], ["b.csv", "absent"], "~no-user-of-this-name/b.csv"):
         with pytest.raises(ConfigError):
             expand_paths(nothing, tmp_path)
 

@@ -16,7 +16,7 @@ from opendas.files.storage.remote import RemoteAddress, RemoteFile, RemoteInput,
 from opendas.readers.columns.csv_parquet import shown_name
 from opendas.readers.input.paths import expand_paths
 from opendas.readers.input.spec import ReaderSpec
-from opendas.runs.config.released import toml_document
+from opendas.runs.config.released import move_paths, toml_document
 from opendas.runs.context.run import define, load
 
 AT = "far://host/data"
@@ -89,6 +89,22 @@ def test_a_password_in_a_run_file_is_refused_and_not_told(tmp_path: Path, sectio
             with pytest.raises(ConfigError, match=rf"{key}.*an address with a password") as told:
                 made()
             assert "marked" not in str(told.value)
+
+
+def test_a_plan_that_is_written_elsewhere_keeps_addresses_and_finds_its_files(tmp_path: Path) -> None:
+    document = {
+        "run": {"product": "p.toml"},
+        "input": {"path": [f"{AT}/a.csv", "b.csv"], "units": {"path": f"{AT}/u.csv"}},
+        "geography": {"frame": f"{AT}/f.csv"},
+        "tie": {"release": "out"},
+    }
+    move_paths(document, tmp_path / "one", tmp_path / "two")
+    assert document == {
+        "run": {"product": "../one/p.toml"},
+        "input": {"path": [f"{AT}/a.csv", "../one/b.csv"], "units": {"path": f"{AT}/u.csv"}},
+        "geography": {"frame": f"{AT}/f.csv"},
+        "tie": {"release": "../one/out"},
+    }
 
 
 def test_a_release_is_not_published_with_a_password(tmp_path: Path) -> None:

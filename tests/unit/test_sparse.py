@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,18 @@ from click.testing import CliRunner
 import opendas as od
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
-from opendas.runs.simulated.sparse import FEW, MANY, misplaced_at_top, sparse_warning
+from opendas.runs.plan import SKIPPED
+from opendas.runs.simulated.sparse import FEW, MANY, first_that_does, misplaced_at_top, sparse_warning
 from opendas.runs.simulated.trial import Trial
 
 SIZES = {"age": 9, "sex": 2, "kind": 20}
 
 
-def stays(folder: Path, rho: str = "1", rows: int = 400) -> Path:
-    """Write a table of 12 wards and 360 cells with its files; labels are as frequent as 1/rank."""
+def stays(folder: Path, rho: str = "1", rows: int = 400, names: Sequence[str] = tuple(SIZES)) -> Path:
+    """Write a table of 12 wards and 360 cells with its files; labels are as frequent as 1/rank.
+
+    `names`: attributes that the run counts.
+    """
     rng = np.random.default_rng(5)
     drawn = [
         rng.choice(n, rows, p=(weights := 1 / np.arange(1, n + 1)) / weights.sum()) for n in SIZES.values()
@@ -28,16 +33,20 @@ def stays(folder: Path, rho: str = "1", rows: int = 400) -> Path:
     lines += [f"w{n % 12:02d},a{a},s{s},k{k}" for n, (a, s, k) in enumerate(zip(*drawn, strict=True))]
     (folder / "stays.csv").write_text("\n".join(lines) + "\n")
     (folder / "wards.csv").write_text("ward\n" + "".join(f"w{n:02d}\n" for n in range(12)))
-    attributes = "".join(f"{name} = {[f'{name[0]}{i}' for i in range(n)]}\n" for name, n in SIZES.items())
+    attributes = "".join(
+        f"{name} = {[f'{name[0]}{i}' for i in range(n)]}\n" for name, n in SIZES.items() if name in names
+    )
+    groups = [query for query in ("age", "age * sex") if set(query.split(" * ")) <= set(names)]
+    shares = 'age = "1/4", detailed = "1/2"' if "age" in names else 'detailed = "3/4"'
     (folder / "p.toml").write_text(
         '[product]\nname = "stays"\nprotected_unit = "stay"\nprovenance = "public"\n[attributes]\n'
-        f'{attributes}[queries]\ngroups = ["age", "age * sex"]\n'
+        f"{attributes}[queries]\ngroups = {groups}\n"
     )
     (folder / "run.toml").write_text(
         '[run]\nproduct = "p.toml"\n[input]\nreader = "records"\npath = "stays.csv"\ngeocode = "ward"\n'
         '[geography]\nlevels = [{ name = "all", prefix = 0 }, { name = "ward" }]\nframe = "wards.csv"\n'
         f'provenance = "public"\n[budget]\nrho = "{rho}"\ngeolevels = {{ all = "1/2", ward = "1/2" }}\n'
-        '[budget.queries]\n"*" = { total = "1/4", age = "1/4", detailed = "1/2" }\n'
+        f'[budget.queries]\n"*" = {{ total = "1/4", {shares} }}\n'
     )
     return folder / "run.toml"
 
@@ -54,7 +63,45 @@ def test_a_sparse_table_is_told_and_what_is_proposed_is_usable(tmp_path: Path) -
     loss, names = proposed.groups()
     (tmp_path / "more").mkdir()
     assert misplaced_at_top(od.load(stays(tmp_path / "more", loss)), 400) <= FEW  # type: ignore[operator]
-    assert set(names.split(", ")) < set(SIZES)
+    chosen = names.split(", ")
+    assert set(chosen) < set(SIZES)
+    (tmp_path / "fewer").mkdir()
+    fewer = stays(tmp_path / "fewer", "1/5", names=chosen)
+    assert misplaced_at_top(od.load(fewer), 400) <= FEW  # type: ignore[operator]
+    od.release(od.load(fewer), out=tmp_path / "out", seed=1, workers=1)
+
+
+def test_plans_are_tried_by_halves_and_the_first_that_does_is_named() -> None:
+    """Of every number of plans, from each of which on the others do too; and only what was tried is named."""
+    for number in range(18):
+        for first in range(number + 1):
+            tried: list[int] = []
+
+            def does(plan: int, first: int = first, tried: list[int] = tried) -> bool:
+                tried.append(plan)
+                return plan >= first
+
+            found = first_that_does(range(number), does)
+            assert found == (first if first < number else None)
+            assert len(tried) <= number.bit_length()
+            assert found is None or found in tried
+
+
+def test_of_the_top_alone_a_trial_says_what_the_whole_run_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = od.load(stays(tmp_path, "1/5"))
+    for estimator in ("topdown", "informed", "block-by-block"):
+        trial = Trial.of(run.with_(estimator=estimator), 400, at_top=True)
+        assert trial is not None
+        assert trial.misplaced_at_top() == pytest.approx(trial.tried(draws=1).usual[0].misplaced)
+    monkeypatch.setattr("opendas.runs.plan.ONE_DRAW", 100)
+    monkeypatch.setattr("opendas.runs.simulated.trial.ONE_DRAW", 100)
+    found = od.plan(run, records=400).to_dict()
+    assert found["other_not_tried"] == SKIPPED
+    trial = Trial.of(run, 400)
+    assert trial is not None
+    assert found["usual"] == [row.to_dict() for row in trial.tried(draws=1).usual]
 
 
 def test_what_is_foretold_is_what_happens(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from types import SimpleNamespace
@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.mini import mini_frame, mini_histogram, mini_product
 
+from opendas.errors import ConfigError
 from opendas.geography.partitions import standard_spine
 from opendas.tuning import shares
 from opendas.tuning.candidate import Candidate, Strategy
+from opendas.tuning.improve import _areas
 from opendas.tuning.populated import Populated
 from opendas.tuning.same_loss import (
     FREE,
@@ -271,3 +273,10 @@ def test_a_wish_is_reached_as_far_as_ceilings_let() -> None:
     assert ends[3] < ends[2] < 0.99
     gains = [after(none, moves=True, leaf_share=share)[2].mean() for share in (0.35, 0.5, 0.8)]
     assert all(more < less for less, more in pairwise(gains))
+
+
+def test_areas_that_the_frame_lacks_are_named_whatever_their_letters() -> None:
+    frame = replace(FRAME, entities={"place": np.where(np.arange(len(FRAME)) < 3, b"01", b"")})
+    assert len(_areas(frame, "place:01")) == 1
+    with pytest.raises(ConfigError, match="no place 02, é"):
+        _areas(frame, "place:01,02,é")

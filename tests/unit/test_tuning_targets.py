@@ -114,7 +114,7 @@ def test_a_file_of_targets(tmp_path: Path) -> None:
         "town", "absolute-error", "kind * minor", "total", Fraction(5, 2), Fraction(19, 20), 10, 500
     )
     assert (two.query, two.within) == ("total", 3)
-    assert "10 to 500 people" in str(one)
+    assert "10 to 500 records" in str(one)
     assert "at most 3" in str(two)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from opendas.gls.blocks import RowClasses
 from opendas.gls.information import Extended
 
 
@@ -54,3 +55,11 @@ def test_everything_exact_leaves_nothing() -> None:
     dual = as_one(np.diag([2.0, 5.0]), np.eye(2)).dual()
     assert not dual.finite[0].any()
     assert dual.infinite is None
+
+
+def test_nothing_known_of_a_large_area_says_nothing_of_a_small_one() -> None:
+    # Beside an area of two million leaves, one leaf of which nothing is known had no variance at all.
+    rows = RowClasses(np.zeros(1, np.int64), (np.ones((1, 1, 1, 1)),))
+    unknown = np.array([1.0, 2e6, 0.0]).reshape(3, 1, 1, 1)
+    found = rows.variances(Extended((np.full((3, 1, 1, 1), 0.5),), (unknown,)))
+    np.testing.assert_array_equal(found[:, 0], [np.inf, np.inf, 0.5])

@@ -21,7 +21,6 @@ from opendas.allocation.shares import least_gap, minimise_shares
 from opendas.allocation.solver import checked_total
 from opendas.arrays import Bools, Floats, Ints
 from opendas.budget.allocation import DEFAULT_DELTA, EVERY_OTHER, Budget, shares_json
-from opendas.constraints.table import invariant_geolevels
 from opendas.errors import BudgetError, ConfigError
 from opendas.geography.hierarchy import Hierarchy
 from opendas.geography.spine import Spine
@@ -190,7 +189,7 @@ class _Problem:
         weighted = _by_level(targets, spine, workload)
         asked = {EVERY_OTHER: product.query_names} if measured is None else measured
         allowed = _by_level({level: dict.fromkeys(row, 1.0) for level, row in asked.items()}, spine, workload)
-        invariants = invariant_geolevels(product, spine)
+        invariants = product.invariant_levels(spine)
         fixed = {workload.canonical(query): level for query, level in invariants.items()}
         for query, level in fixed.items():
             if spine.levels[level].whole is not None:

@@ -21,15 +21,13 @@ class _Gate:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.inside = 0
-        self.controller: ThreadpoolController | None = None
         self.limit: Any = None
 
     def enter(self) -> None:
         with self.lock:
             if self.inside == 0:
-                if self.controller is None:
-                    self.controller = ThreadpoolController()
-                self.limit = self.controller.limit(limits=1, user_api="blas")
+                # It knows what is loaded now: compiled code loads the BLAS of scipy beside that of numpy.
+                self.limit = ThreadpoolController().limit(limits=1, user_api="blas")
             self.inside += 1
 
     def leave(self) -> None:

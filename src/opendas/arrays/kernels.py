@@ -40,24 +40,28 @@ def inner(function: Function) -> Function:
     return cast(Function, compiled)
 
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
-@njit(cache=True, nogil=True)
-def mix(z: Any) -> Any:
+def mixed(z: Any) -> Any:
     """Return the output of splitmix64, uint64, one step after state z: a public bijection of 64-bit words.
+
+    In numpy, for whole arrays: nothing is compiled. Compiled functions call ``mix``, the same.
 
     Notes
     -----
     Steele, Lea & Flood (2014), *Fast Splittable Pseudorandom Number Generators*, the variant of Java.
     """
-    z = z + _GOLDEN
+    z = z + GOLDEN
     z = (z ^ (z >> _S30)) * _MIX_1
     z = (z ^ (z >> _S27)) * _MIX_2
     return z ^ (z >> _S31)
+
+
+mix: Any = njit(mixed, cache=True, nogil=True)
 
 
 @njit(cache=True, nogil=True)

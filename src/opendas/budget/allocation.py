@@ -13,7 +13,7 @@ import numpy as np
 
 from opendas.errors import BudgetError
 from opendas.privacy.exact import canonical_json, format_fraction, parse_fraction
-from opendas.privacy.relations import Mechanism, Neighbours, noise_distribution
+from opendas.privacy.relations import LARGEST_LOSS, Mechanism, Neighbours, noise_distribution
 from opendas.privacy.zcdp import epsilon_cks
 from opendas.sampling.mechanisms import AnyNoise
 from opendas.schema.declarations import ContributionBound, Distinct
@@ -103,19 +103,15 @@ def exact_shares(shares: Mapping[str, Fraction | int | str], what: str) -> dict[
     if total != 1:
         excess = total - 1
         largest = max(exact, key=lambda name: exact[name], default=None)
-        hint = "Give at least one share."
+        hint = " Give at least one share." if largest is None else ""
         if largest is not None and exact[largest] > excess:
-            hint = f"For instance, give {largest} the share {format_fraction(exact[largest] - excess)}."
+            hint = f" For instance, give {largest} the share {format_fraction(exact[largest] - excess)}."
         raise BudgetError(
             f"{what}: the shares sum to {format_fraction(total)}, which is {format_fraction(abs(excess))} "
             f"too {'much' if excess > 0 else 'little'}; they must sum to exactly 1. "
-            f"Write them as fractions with a common denominator. {hint}"
+            f"Write them as fractions with a common denominator.{hint}"
         )
     return {name: share for name, share in exact.items() if share}
-
-
-LARGEST_LOSS = 10**15
-"""Largest accepted loss, beyond any use; above it, certificate figures overflow doubles."""
 
 
 @dataclass(frozen=True, slots=True)

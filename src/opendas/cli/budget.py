@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opendas.cli.options import PATH, json_option, ledger_option, read_records_option
-from opendas.cli.output import echo_protection, emit_json, message, text_table
+from opendas.cli.output import echo_protection, echo_table, emit_json, message, text_table
 
 if TYPE_CHECKING:
     from opendas.measurement.account import PlanAccount
@@ -96,9 +96,9 @@ def _deltas(text: str) -> list[str]:
 
 
 def _rho_answer(account: Account, deltas: Sequence[str] | None, as_json: bool) -> None:
-    from opendas.budget.allocation import LARGEST_LOSS
     from opendas.errors import BudgetError
     from opendas.privacy.attacker import bounds_by_rho
+    from opendas.privacy.relations import LARGEST_LOSS
     from opendas.privacy.zcdp import epsilon_curve
 
     if account.rho > LARGEST_LOSS:
@@ -201,16 +201,12 @@ def _echo_epsilons(epsilon: Mapping[str, float]) -> None:
 
 
 def _echo_parts(title: str, head: str, loss: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
-    if not parts:
-        return
     rows = []
     for name, part in parts.items():
         exact = part.get("rho", part.get("pure_epsilon", ""))
         epsilons = {f"epsilon ({key})": f"{value:.2f}" for key, value in part["epsilon"].items()}
         rows.append({head: name, loss: _short(exact), **epsilons})
-    click.echo()
-    click.echo(f"when {title}:")
-    click.echo(text_table(rows))
+    echo_table(f"when {title}:", rows)
 
 
 def _echo_official(loss: str, areas: Mapping[str, Mapping[str, Any]] | None) -> None:
@@ -226,10 +222,8 @@ def _echo_official(loss: str, areas: Mapping[str, Mapping[str, Any]] | None) -> 
             shown = [key for key in ("cks", "exact") if key in part["epsilon"]]
             told |= {head + key: f"{part['epsilon'][key]:.2f}" for key in shown}
         rows.append({**told, "above spine": row["above_spine"]})
+    echo_table("when one record moves within one official area; at most in all, and in half of them:", rows)
     if rows:
-        click.echo()
-        click.echo("when one record moves within one official area; at most in all, and in half of them:")
-        click.echo(text_table(rows))
         click.echo("above spine: areas that lose more than one geounit of the spine at this geolevel")
 
 

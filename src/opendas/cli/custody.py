@@ -131,10 +131,7 @@ def sign_command(out: Path, key: Path, passphrase_file: Path | None, as_json: bo
 
     Example: opendas sign out --key office.key
     """
-    sign = open_signing_key(key, passphrase_file)
-    if sign is None:
-        raise AssertionError("a key was given")
-    written = sign(out)
+    written = open_signing_key(key, passphrase_file)(out)
     if as_json:
         emit_json({"signature": written})
     else:

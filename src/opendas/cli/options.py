@@ -51,6 +51,9 @@ out_option = click.option(
     "--out", type=PATH, help="Output folder. Default: the run file's name without .toml."
 )
 to_option = click.option("--to", type=FOLDER, default=Path(), help="Folder.")
+seeded_option = click.option(
+    "--allow-seeded", is_flag=True, help="Accept a release whose noise came from a seed."
+)
 domain_option = click.option(
     "--allow-domain-from-records",
     is_flag=True,
@@ -140,8 +143,8 @@ sign_options = together(
 )
 
 
-def open_signing_key(key: Path | None, passphrase_file: Path | None) -> Callable[[Path], Path] | None:
-    """Return what signs an output folder, or None without a key.
+def open_signing_key(key: Path | None, passphrase_file: Path | None) -> Callable[[Path], Path]:
+    """Return what signs an output folder and returns the file of the signature; without a key, does nothing.
 
     The key is opened now: a wrong passphrase is better known before a run than after it.
 
@@ -151,7 +154,7 @@ def open_signing_key(key: Path | None, passphrase_file: Path | None) -> Callable
     if key is None:
         if passphrase_file is not None:
             raise click.UsageError("--sign-passphrase-file goes with --sign.")
-        return None
+        return lambda out: out
     from opendas.custody.passphrase import Passphrase, read_passphrase_file
     from opendas.custody.signing_key import SigningKey
     from opendas.report.signature import sign_release

@@ -101,6 +101,12 @@ def text_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None 
     return "\n".join([line(names), line(["-" * width for width in widths]), *(line(row) for row in cells)])
 
 
+def echo_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
+    """Write an empty line, a title and rows as a table; nothing where there are no rows."""
+    if rows:
+        click.echo(f"\n{title}\n{text_table(rows, columns)}")
+
+
 def duration(seconds: float, about: str = "") -> str:
     """Write a duration shortly, with a word before those of a second or more.
 

@@ -107,7 +107,7 @@ def phsafe_command(
             answer = run_private(config, data, remember_out(out), chosen)
         else:
             answer, refused = run_exact(config, data, remember_out(out), chosen)
-    if sign is not None and out is not None:
+    if out is not None:
         sign(out)
     _warn(mode, refused, inconsistent, seeded=options["seed"] is not None)
     if as_json:

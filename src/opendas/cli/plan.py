@@ -10,7 +10,15 @@ from typing import Any
 import click
 
 from opendas.cli.options import json_option, read_records_option, run_file_argument
-from opendas.cli.output import duration, echo_protection, emit_json, message, telling_compilation, text_table
+from opendas.cli.output import (
+    duration,
+    echo_protection,
+    echo_table,
+    emit_json,
+    message,
+    telling_compilation,
+    text_table,
+)
 from opendas.runs.progress.clock import size_text
 
 
@@ -69,7 +77,6 @@ def plan_command(
         message(f"More: opendas plan {run_file} --full")
 
 
-_PERCENT = 100
 _WORTH, _SAME = 0.1, (0.8, 1.25)
 """An estimator is worth its time where it misplaces so many fewer of the records of a geolevel; times that
 are about the same."""
@@ -77,34 +84,35 @@ are about the same."""
 
 def _show_summary(plan: dict[str, Any]) -> None:
     """Print the few lines that a decision needs."""
+    from opendas.report.views import plural
+
     click.echo(_headline(plan))
-    usual = plan.get("usual", [])
+    usual = plan["usual"]
     if usual:
         exact = [row["geolevel"] for row in usual if row["within"] == 0]
         off = [f"{row['within']:,} in {row['geolevel']}" for row in reversed(usual) if row["within"]]
         text = f"9 in 10 totals are off by at most {', '.join(off)}" if off else ""
         held = f"exact in {', '.join(exact)}" if exact else ""
         click.echo(f"usual error:  {'; '.join(filter(None, (text, held)))}")
-        wrong = ", ".join(f"{_PERCENT * row['misplaced']:.2g} % in {row['geolevel']}" for row in usual)
-        other = _other_estimator(plan["other_estimator"]) if plan.get("other_estimator") else ""
-        other = f"; {plan['other_not_tried']}" if plan.get("other_not_tried") else other
+        wrong = ", ".join(f"{100 * row['misplaced']:.2g} % in {row['geolevel']}" for row in usual)
+        other = _other_estimator(plan["other_estimator"]) if plan["other_estimator"] else ""
+        other = f"; {plan['other_not_tried']}" if plan["other_not_tried"] else other
         click.echo(f"misplaced:    records that stand in another cell than they should: {wrong}{other}")
-    forecast = plan.get("forecast")
-    if forecast:
-        from opendas.report.views import plural
-
-        seconds = forecast["seconds"]
-        time = "time not predicted" if seconds is None else f"{duration(seconds, 'about ')} to estimate"
-        memory, disk = size_text(forecast["memory_mb"]), size_text(forecast["disk_mb"]["outputs"])
-        workers = plural("worker", forecast["workers"])
-        click.echo(f"needs:        {time}, {memory} of memory, {disk} of disk; {workers}")
-        click.echo(f"measurements: {forecast['measurements']['text']}")
+    forecast = plan["forecast"]
+    seconds = forecast["seconds"]
+    time = "time not predicted" if seconds is None else f"{duration(seconds, 'about ')} to estimate"
+    memory, disk = size_text(forecast["memory_mb"]), size_text(forecast["disk_mb"]["outputs"])
+    workers = plural("worker", forecast["workers"])
+    click.echo(f"needs:        {time}, {memory} of memory, {disk} of disk; {workers}")
+    click.echo(f"measurements: {forecast['measurements']['text']}")
     found = len(plan["warnings"])
     click.echo(f"warnings:     {f'{found}, above' if found else 'none'}")
 
 
 def _other_estimator(other: Mapping[str, Any]) -> str:
     """Say what another estimator had in the trial, and whether it is worth its time."""
+    from opendas.report.views import plural
+
     gains = sorted(other["change"].items(), key=lambda pair: float(pair[1]))
     said = [
         f"{abs(change) * 100:.0f} % {'fewer' if change < 0 else 'more'} in {level}"
@@ -114,48 +122,38 @@ def _other_estimator(other: Mapping[str, Any]) -> str:
     worth = ": worth a try" if any(change <= -_WORTH for _, change in gains) else ""
     times = other["times"]
     longer = f"{times:.2g} times the time" if not _SAME[0] < times < _SAME[1] else "about the same time"
-    tried = f"{other['estimator']}, on {other['leaves']:,} leaves"
+    tried = f"{other['estimator']}, on {plural('leaf', other['leaves'])}"
     return f"; {tried}: {', '.join(said) or 'as many'}, in {longer}{worth}"
+
+
+_EXPECTED = """\
+expected standard error of {}, by least squares on the noise alone
+(released counts are not negative, so that small ones err far less):"""
+_TRIED = """\
+mean absolute error of released counts, summed over the rows of a query group, as tried on
+synthetic counts of a part of the frame (sizes from housing units, if any; few cells have most):"""
 
 
 def _show_plan(plan: dict[str, Any]) -> None:
     click.echo(_headline(plan))
-    if plan.get("source"):
+    if plan["source"]:
         click.echo(f"budget shares: {plan['source']}")
     click.echo()
-    loss = ["rho", "sigma2"] if plan.get("rho") is not None else ["epsilon", "scale"]
+    loss = ["rho", "sigma2"] if plan["rho"] is not None else ["epsilon", "scale"]
     columns = ["geolevel", "query", "geounits", *loss, "variance", "moe90"]
     click.echo(text_table([_readable(row) for row in plan["rows"]], columns))
-    if plan.get("expected"):
-        click.echo()
-        named = ["query"] if any(row["query"] != "total" for row in plan["expected"]) else []
-        click.echo(
-            f"expected standard error of {'an answer' if named else 'the total'}, by least squares on the "
-            "noise alone"
-        )
-        click.echo("(released counts are not negative, so that small ones, at blocks, err far less):")
-        click.echo(text_table(plan["expected"], ["name", *named, "areas", "mean_sd", "max_sd"]))
-    if plan.get("gains"):
-        click.echo()
-        click.echo("expected standard error of an answer, by estimator (noise alone, as above):")
-        click.echo(text_table([_percent(row) for row in plan["gains"]]))
-    if plan.get("tried"):
-        click.echo()
-        click.echo(
-            "mean absolute error of released counts, summed over the rows of a query group, as tried on"
-        )
-        click.echo(
-            "synthetic counts of a part of the frame (sizes from housing units, if any; few cells have most):"
-        )
-        click.echo(text_table(plan["tried"]))
-    if plan.get("protection"):
-        click.echo()
-        echo_protection(plan["protection"])
-    if plan.get("forecast"):
-        click.echo()
-        for line in _forecast(plan["forecast"]):
-            click.echo(line)
-        click.echo(f"measurements: {plan['forecast']['measurements']['text']}")
+    named = ["query"] if any(row["query"] != "total" for row in plan["expected"]) else []
+    title = _EXPECTED.format("an answer" if named else "the total")
+    echo_table(title, plan["expected"], ["name", *named, "areas", "mean_sd", "max_sd"])
+    title = "expected standard error of an answer, by estimator (noise alone, as above):"
+    echo_table(title, [_percent(row) for row in plan["gains"]])
+    echo_table(_TRIED, plan["tried"])
+    click.echo()
+    echo_protection(plan["protection"])
+    click.echo()
+    for line in _forecast(plan["forecast"]):
+        click.echo(line)
+    click.echo(f"measurements: {plan['forecast']['measurements']['text']}")
 
 
 def _percent(row: dict[str, Any]) -> dict[str, Any]:
@@ -221,18 +219,15 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _headline(plan: dict[str, Any]) -> str:
-    epsilon, relation = (
-        plan.get("epsilon"),
-        f"{plan['neighbours']} neighbours{_whose(plan)}",
-    )
+    epsilon, relation = plan["epsilon"], f"{plan['neighbours']} neighbours{_whose(plan)}"
     if isinstance(epsilon, dict):
-        values = ", ".join(f"{value:.4g} ({name})" for name, value in epsilon.items() if value is not None)
+        values = ", ".join(f"{value:.4g} ({name})" for name, value in epsilon.items())
         return f"rho {plan['rho']}: epsilon {values} at delta {plan['delta']:.3g}; {relation}"
     return f"epsilon {epsilon}; {relation}"
 
 
 def _whose(plan: Mapping[str, Any]) -> str:
-    contribution = plan.get("contribution")
+    contribution = plan["contribution"]
     if contribution is None:
         return ""
     most, distinct = contribution["at_most"], contribution["distinct"]
@@ -302,12 +297,6 @@ def spine_command(run_file: Path, read_records: bool, as_json: bool) -> None:
         return
     click.echo(_SPINE_LEVELS)
     click.echo(text_table([_level(level) for level in answer["levels"]]))
-    if answer["entities"]:
-        click.echo()
-        click.echo(_DISTANCES)
-        click.echo(text_table([_entity(entity) for entity in answer["entities"]]))
-    if answer["expected"]:
-        click.echo()
-        click.echo("expected standard error of the total, by least squares on the noise alone")
-        click.echo("(released counts are not negative, so that small ones, at blocks, err far less):")
-        click.echo(text_table(answer["expected"], ["name", "areas", "mean_sd", "max_sd", "standard_mean_sd"]))
+    echo_table(_DISTANCES, [_entity(entity) for entity in answer["entities"]])
+    columns = ["name", "areas", "mean_sd", "max_sd", "standard_mean_sd"]
+    echo_table(_EXPECTED.format("the total"), answer["expected"], columns)

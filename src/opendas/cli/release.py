@@ -23,6 +23,7 @@ from opendas.cli.options import (
     open_signing_key,
     out_argument,
     remember_out,
+    seeded_option,
     sign_options,
     together,
 )
@@ -68,7 +69,7 @@ def _exact_question(blocks: Path | None, geolevel: str | None, level: str) -> Fr
     type=PATH,
     help="Of a run of the published PHSafe program, whose output OUT is.",
 )
-@click.option("--allow-seeded", is_flag=True, help="Accept a release whose noise came from a seed.")
+@seeded_option
 @domain_option
 @click.option(
     "--rederive",
@@ -209,8 +210,7 @@ def tabulate_command(
         to=to,
         **options,
     )
-    if sign_again is not None:
-        sign_again(out)
+    sign_again(out)
     echo_paths(written)
 
 

@@ -28,6 +28,7 @@ from opendas.cli.options import (
     remember_out,
     run_file_argument,
     seed_option,
+    seeded_option,
     sign_options,
     strict_option,
 )
@@ -123,8 +124,7 @@ def _measured(
     sign = open_signing_key(options.pop("sign"), options.pop("sign_passphrase_file"))
     with telling_compilation(), Progress() as progress:
         act(run, out=folder, passphrase=passphrase, progress=progress, expect=progress.announce, **options)
-    if sign is not None:
-        sign(folder)
+    sign(folder)
     products = (product,) if run.companion is None else (product, run.companion.product.name)
     for each in products:
         findings = findings_message(folder, each)
@@ -253,8 +253,7 @@ def estimate_command(
             files = (*from_nmf, *paths)
             release = opendas.estimate_published(files, folder, progress=progress, **given, **options)
             product = release.products[-1]
-    if sign is not None:
-        sign(folder)
+    sign(folder)
     _answer(folder, product, time.monotonic() - started, as_json)
 
 
@@ -417,7 +416,7 @@ def forget_key_command(out: Path, ledger: Path | None) -> None:
 @click.command("publish")
 @out_argument
 @click.argument("address", metavar="ADDRESS")
-@click.option("--allow-seeded", is_flag=True, help="Accept a release whose noise came from a seed.")
+@seeded_option
 @domain_option
 @click.option("--allow-key", is_flag=True, help="Publish although OUT holds a key in clear.")
 @click.option(
@@ -523,7 +522,10 @@ def next_steps(answer: Mapping[str, Any]) -> str:
 
 
 def _released(answer: Mapping[str, Any]) -> str:
+    from opendas.report.views import plural
+
     loss = f"rho {answer['rho']}" if answer["rho"] is not None else f"epsilon {answer['epsilon']}"
     stamps = f" [{', '.join(map(str, answer['stamps']))}]" if answer["stamps"] else ""
-    records = f"{answer['records']:,}" if isinstance(answer["records"], int) else "an unknown number of"
-    return f"{answer['product']}: {records} records released under {loss}{stamps}"
+    known = isinstance(answer["records"], int)
+    records = plural("record", answer["records"]) if known else "an unknown number of records"
+    return f"{answer['product']}: {records} released under {loss}{stamps}"

@@ -137,6 +137,7 @@ def demo_command(out: Path | None, blocks: int, workers: int | None) -> None:
     """
     import opendas
     from opendas.demo import write_demo
+    from opendas.report.views import plural
 
     folder = _free_folder(out)
     release_folder = folder / "out"
@@ -158,7 +159,9 @@ def demo_command(out: Path | None, blocks: int, workers: int | None) -> None:
     if failed:
         raise CheckFailed(f"the release does not verify: {failed[0].name}: {failed[0].detail}")
     for answer in answers:
-        click.echo(f"{answer['product']}: {answer['records']:,} records released, rho {answer['rho']}")
+        click.echo(
+            f"{answer['product']}: {plural('record', answer['records'])} released, rho {answer['rho']}"
+        )
     click.echo(f"verified: {len(checks)} checks passed; {duration(time.monotonic() - started)} in all")
     click.echo(_next_steps(folder, run_files[0]))
 

@@ -195,6 +195,8 @@ def _improve(
 
 
 def _show_improvement(found: Improvement) -> None:
+    from opendas.report.views import plural
+
     fronts = {"errors": found.error_front, "loss": found.loss_front}
     rows = [
         {
@@ -207,13 +209,13 @@ def _show_improvement(found: Improvement) -> None:
         }
         for plan in found.found
     ]
-    click.echo(f"{len(rows)} plans on {found.leaves:,} leaves, {found.wishes.runs} runs each:")
+    plans, leaves = plural("plan", len(rows)), plural("leaf", found.leaves)
+    click.echo(f"{plans} on {leaves}, {plural('run', found.wishes.runs)} each:")
     click.echo(text_table(rows))
     changes = found.confirmed.changes
     click.echo()
-    click.echo(
-        f"chosen: {found.chosen.name}; in {found.wishes.confirm} other runs {found.confirmed.aim:+.1%}"
-    )
+    runs = plural("other run", found.wishes.confirm)
+    click.echo(f"chosen: {found.chosen.name}; in {runs} {found.confirmed.aim:+.1%}")
     click.echo(
         text_table(
             [
@@ -236,6 +238,8 @@ def _show_improvement(found: Improvement) -> None:
 
 
 def _show_tuning(tuning: Tuning) -> None:
+    from opendas.report.views import plural
+
     name = tuning.run.resolved.mechanism.loss_name
     total = tuning.candidate.total
     click.echo(f"{name} {float(total):.6g}, strategy: {tuning.candidate.strategy.name}")
@@ -246,7 +250,7 @@ def _show_tuning(tuning: Tuning) -> None:
     click.echo(text_table(rows))
     if tuning.confirmations:
         click.echo()
-        click.echo(f"confirmed in {tuning.settings.confirm} independent runs:")
+        click.echo(f"confirmed in {plural('independent run', tuning.settings.confirm)}:")
     for found in tuning.confirmations:
         if found.together is None:
             click.echo(f"  {found.target}: no areas")

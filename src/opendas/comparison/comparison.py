@@ -181,12 +181,14 @@ class Comparison:
             )
             yield Figures(geolevel, units, names, table, _labels(table), values, found)
 
-    def _own(self, counts: Counts) -> Callable[[str], Grouping]:
-        """Return how the geounits of a geolevel are found in the frame of one source."""
+    def _own(self, counts: Counts) -> Callable[[str], Grouping | None]:
+        """Return how the geounits of a geolevel are found in the frame of one source; None if it has none."""
 
-        def grouping(geolevel: str) -> Grouping:
-            if self.plan is None or counts.frame.has(geolevel):
-                return counts.frame.grouping(geolevel)
+        def grouping(geolevel: str) -> Grouping | None:
+            if counts.frame.has(geolevel):
+                return counts.frame.grouping(geolevel) if geolevel in known else None
+            if self.plan is None:
+                return None
             common = Common(
                 counts.product,
                 (counts,),
@@ -196,6 +198,7 @@ class Comparison:
             )
             return self._districts(common)[0]
 
+        known = (*counts.frame.geolevels, *counts.frame.categories)
         return grouping
 
     def _urban(self, common: Common) -> Grouping | None:
@@ -357,12 +360,14 @@ def _knows_margins(released: ReleasedProduct) -> bool:
 
 
 def _margins(
-    counts: Counts, table: Table, units: Grouping, level: Fraction, own: Callable[[str], Grouping]
+    counts: Counts, table: Table, units: Grouping, level: Fraction, own: Callable[[str], Grouping | None]
 ) -> tuple[Ints, Ints] | None:
     """Return margins of a release's counts and what they are from, (g, t) each."""
     released = counts.released
     assert released is not None
     mine = own(units.geolevel)
+    if mine is None:
+        return None
     if number_of_replicates(released):
         margin = table_margins(Replicated.of(released), table, mine, level).margin.astype(np.int64)
         kind = np.full(margin.shape, Figures.KINDS.index(REPLICATES), dtype=np.int64)

@@ -16,26 +16,12 @@ from opendas.files.release_folder import check_outside
 from opendas.files.storage.parquet import parquet_sink
 from opendas.geography.frame import Grouping
 from opendas.report.html import templates
+from opendas.report.views import kind_words
 from opendas.tables.tabulate import NO_MARGIN
 
 MOST_NUMBERS = 4_000_000
 """Numbers on a page. Beyond them the geolevels with most geounits show their first variable, or nothing; the
 page says so."""
-
-_WORDS = {
-    "us": "nation",
-    "block_group": "block groups",
-    "cousub": "county subdivisions",
-    "aianhh": "American Indian and Alaska Native areas",
-    "cd": "congressional districts",
-    "sldu": "state senate districts",
-    "sldl": "state house districts",
-    "vtd": "voting districts",
-    "sdelm": "elementary school districts",
-    "sdsec": "secondary school districts",
-    "sduni": "unified school districts",
-    "county": "counties",
-}
 
 
 def write_comparison(
@@ -71,11 +57,6 @@ def write_comparison(
     return table, html
 
 
-def geolevel_words(name: str) -> str:
-    """Return a geolevel or category in words, plural."""
-    return _WORDS.get(name, f"{name.replace('_', ' ')}s")
-
-
 def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes:
     """Write the page.
 
@@ -86,7 +67,8 @@ def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes
     Raises `EnvironmentFailure, FormatError, DataError` as :func:`opendas.comparison.geometry.read_shapes`.
     """
     official = comparison.official
-    views, notes, spent = [], [], 0
+    views: list[dict[str, Any]] = []
+    notes, spent = [], 0
     drawings: list[tuple[Mapping[str, Grouping], Drawing | None]] = []
     for common in comparison.common:
         levels = comparison.levels_of(common)
@@ -98,7 +80,7 @@ def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes
         for geolevel in sorted(levels, key=lambda name: len(units[name])):
             columns = sum(len(table.columns) for table in comparison.tables_of(common))
             each = len(units[geolevel]) * (2 * len(comparison.sources) - 1)
-            words = geolevel_words(geolevel)
+            words = kind_words(geolevel)
             kept = columns if spent + each * columns <= MOST_NUMBERS else 1
             if spent + each * kept > MOST_NUMBERS:
                 notes.append(
@@ -114,7 +96,7 @@ def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes
                 "product": common.product.name,
                 "drawing": drawn,
                 "levels": [
-                    {"name": name, "words": geolevel_words(name), **shown[name]}
+                    {"name": name, "words": kind_words(name), **shown[name]}
                     for name in levels
                     if name in shown
                 ],
@@ -136,15 +118,11 @@ def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes
             sources=comparison.sources,
             notes=notes,
             mapped=any(drawing["width"] for drawing in shapes),
-            words={name: geolevel_words(name) for view in views for name in _names(view)},
+            words={level["name"]: level["words"] for view in views for level in view["levels"]},
             data=json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
         )
     )
     return page.encode()
-
-
-def _names(view: Mapping[str, Any]) -> list[str]:
-    return [level["name"] for level in view["levels"]]
 
 
 def _same(one: Mapping[str, Grouping], other: Mapping[str, Grouping]) -> bool:

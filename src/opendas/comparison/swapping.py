@@ -21,12 +21,13 @@ from opendas.custody.folders import open_folder, write_atomic
 from opendas.errors import ConfigError
 from opendas.files.geography_files import write_frame
 from opendas.files.mdf.writing import MdfFiles
+from opendas.geography.frame import Frame
 from opendas.readers.columns.coding import whole_numbers
 from opendas.readers.columns.csv_parquet import read_batches
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.frame.frame_file import hierarchy
+from opendas.readers.input.spec import ReaderSpec
 from opendas.readers.row_readers import LongForm
-from opendas.runs.context.run import Run
 from opendas.schema.histogram import Histogram
 
 _ROUNDS = 20
@@ -85,16 +86,15 @@ class Swapped:
     unmatched: int
 
 
-def read_households(run: Run, column: str) -> Households:
+def read_households(spec: ReaderSpec, frame: Frame, column: str) -> Households:
     """Read the records of a run with the household of each.
 
-    - `run`: of reader ``records``, one row a person.
+    - `spec`: of reader ``records``, one row a person.
     - `column`: as :attr:`Swap.household`.
 
-    Raises `ConfigError` if the run has another reader, or keeps some records out; `DataError` with what is
+    Raises `ConfigError` if it is another reader, or keeps some records out; `DataError` with what is
     wrong in a file.
     """
-    spec = run.resolved.reader
     if spec.reader != "records" or spec.contribution is not None or spec.other_leaf is not None:
         raise ConfigError(
             'swapping takes records of persons with the number of their household: reader = "records", '
@@ -107,8 +107,8 @@ def read_households(run: Run, column: str) -> Households:
         names = [*layout.leaf_columns, *layout.cell_columns, column]
         for batch in read_batches(path, list(dict.fromkeys(names)), log):
             codes = layout.leaves(batch, log).rows()
-            leaf = np.minimum(np.searchsorted(run.frame.geocodes, codes), len(run.frame) - 1)
-            unknown = run.frame.geocodes[leaf] != codes
+            leaf = np.minimum(np.searchsorted(frame.geocodes, codes), len(frame) - 1)
+            unknown = frame.geocodes[leaf] != codes
             batch.report(unknown & (codes != b""), layout.leaf_field, "expected a leaf of the frame", log)
             leaves.append(leaf)
             cells.append(layout.cells(batch, log))
@@ -193,7 +193,7 @@ def _in_strata(stratum: Ints, households: Ints, rng: np.random.Generator) -> tup
     return mixed, stratum[mixed] * len(stratum) + rank_in_run(stratum[mixed])
 
 
-def write_swapped(run: Run, to: Path, swap: Swap, seed: int | None = None) -> Swapped:
+def write_swapped(spec: ReaderSpec, frame: Frame, to: Path, swap: Swap, seed: int | None = None) -> Swapped:
     """Swap the households of a run's records, and write what `opendas compare` reads.
 
     Writes microdata and geography in the layout of a release, without a certificate, and a file that says
@@ -201,20 +201,20 @@ def write_swapped(run: Run, to: Path, swap: Swap, seed: int | None = None) -> Sw
     """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise ConfigError(f"--to {to} is not empty; give a new folder.")
-    product, frame = run.product, run.frame
+    product = spec.product
     for name in swap.match:
         product.schema.attribute(name)
     levels = {part: getattr(swap, part) for part in ("within", "across", "risk")}
     for name in levels.values():
         if name not in frame.geolevels:
             raise ConfigError(f"no geolevel {name!r}; this run has {', '.join(frame.geolevels)}.")
-    people = read_households(run, swap.household)
+    people = read_households(spec, frame, swap.household)
     codes = dict(zip(product.schema.names, product.schema.codes(people.cell), strict=True))
     kind = _numbered([np.zeros_like(people.leaf), *(codes[name].astype(np.int64) for name in swap.match)])
     places = {part: frame.grouping(name).of_leaf for part, name in levels.items()}
     rng = np.random.default_rng(seed)
     home, found = swap_households(people, kind, places, product.schema.size, swap, rng)
-    leaf = np.where(people.household < 0, people.leaf, home[people.household])
+    leaf = np.where(people.household < 0, people.leaf, np.append(home, -1)[people.household])
     ones = np.ones(len(leaf), dtype=np.int64)
     counts = Histogram.from_entries(leaf, people.cell, ones, shape=(len(frame), product.schema.size))
     with open_folder(to, make=True) as folder:

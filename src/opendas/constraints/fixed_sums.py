@@ -25,7 +25,6 @@ from opendas.constraints.table import (
     bound_cells,
     bound_table,
     bounds_of_leaves,
-    invariant_geolevels,
 )
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
@@ -164,7 +163,7 @@ def _are_nested(unit: Ints, sets: Any, other_unit: Ints, other_sets: Any) -> boo
 
 
 def _exact_queries(product: Product, spine: Spine, table: ConstraintTable | None) -> Iterator[ExactQuery]:
-    for query, level in invariant_geolevels(product, spine).items():
+    for query, level in product.invariant_levels(spine).items():
         name = f"{query}@{spine.names[level]}"
         unit = np.repeat(np.arange(len(spine.levels[level])), np.diff(spine.leaf_starts(level)))
         whole, answers = spine.levels[level].whole, None

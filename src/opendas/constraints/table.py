@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Bools, Codes, Ints, refines
-from opendas.errors import ConfigError, DataError
+from opendas.errors import DataError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
 from opendas.schema.declarations import Bound, TiedBound
@@ -227,34 +227,6 @@ def _check_tied(tied: PublicCounts, invariant: InvariantAnswers, possible: Bools
         raise DataError(_UNLIKE.format(tied.name, invariant.name, where))
 
 
-def invariant_geolevels(product: Product, spine: Spine) -> dict[str, int]:
-    """Return the level index at which each declared invariant is taken."""
-    found = {}
-    for invariant in product.invariants:
-        name = spine.leaf.name if invariant.geolevel == "leaf" else invariant.geolevel
-        if name not in spine.names:
-            raise ConfigError(
-                f"invariant {invariant.query!r} holds at geolevel {name!r}, which this spine does not have "
-                f"({', '.join(spine.names)}); choose a spine with it, or set drop_invariants = "
-                f'["{invariant.query}"] in [run].'
-            )
-        level = spine.levels[spine.index(name)]
-        if not level.official and level.whole is None:
-            raise ConfigError(
-                f"invariant {invariant.name} holds at geolevel {name!r}, whose geounits on this spine are "
-                "not the official ones; choose another spine, or set drop_invariants = "
-                f'["{invariant.query}"] in [run].'
-            )
-        if level.whole is not None and product.workload.group(invariant.query).size > 1:
-            raise ConfigError(
-                f"invariant {invariant.name} has several cells, and this spine divides the geounits of "
-                f"{name!r}: parts can hold a total together, nothing else. Choose another spine, or set "
-                f'drop_invariants = ["{invariant.query}"] in [run].'
-            )
-        found[invariant.query] = spine.index(name)
-    return found
-
-
 def bounds_of_leaves(bounds: Sequence[Bound | TiedBound], frame: Frame, spine: Spine) -> tuple[Ints, Ints]:
     """Return the least and the most records that bounds allow at each leaf, int64 (L, bounds), by the spine.
 
@@ -323,7 +295,7 @@ def bound_table(
     - `invariants`, query name -> (g, m): exact answers of each declared invariant at its own geolevel, in
       spine order: those of official geounits, also where the spine divides them into parts.
     """
-    where = invariant_geolevels(product, spine)
+    where = product.invariant_levels(spine)
     cells = bound_cells(product)
     partitions = _partitions(product, cells)
     levels: list[LevelConstraints] = []

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from opendas.custody.book_terms import BookTerms
-from opendas.custody.ledger_entries import LedgerEntry, Spent, loss_text, total_spent
+from opendas.custody.ledger_entries import ELSEWHERE, LedgerEntry, Spent, loss_text, total_spent
 from opendas.custody.ledger_lines import LedgerAct, LedgerLine, head_of
 from opendas.custody.protected_units import CENSUS_CHANGES
 from opendas.errors import FormatError, PrivacyError
@@ -142,11 +142,13 @@ def selection_of(lines: Sequence[LedgerLine], run_ids: Collection[str]) -> Selec
     alike = {run_id for run_id, entry in entries.items() if entry.unit in units}
     others = entries.keys() - alike
     published = {act.run_id for _, act in acts if act.act == PUBLISH}
+    # A discovery is no release, and what was spent elsewhere was released there.
+    no_release = {run_id for run_id, entry in entries.items() if entry.delta or entry.input_tag == ELSEWHERE}
     last = max(number for number, line in enumerate(lines) if line.entry and line.run_id in own)
     return Selection(
         plans=sum(act.act in (TUNE, ALLOCATE, EXPERIMENT) for number, act in acts if number < last),
         evaluations=sum(act.act in (EVALUATE, EXACT) and act.run_id not in others for _, act in acts),
-        candidates=len(alike - own - published),
+        candidates=len(alike - own - published - no_release),
     )
 
 

@@ -15,7 +15,7 @@ from secrets import token_hex
 
 from opendas.custody.book_terms import BookTerms
 from opendas.custody.ledger import Ledger
-from opendas.custody.ledger_entries import LedgerEntry
+from opendas.custody.ledger_entries import ELSEWHERE, LedgerEntry
 from opendas.custody.run_key import RunKey
 from opendas.custody.secret_files import destroy_secret, private_folder
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
@@ -63,7 +63,7 @@ def add_loss(book: Book, rho: Fraction | str | int, what: str) -> None:
         run_id=token_hex(16),
         product=what.strip(),
         key_commitment=token_hex(32),  # no key is known here; random, because commitments must differ
-        input_tag="-",
+        input_tag=ELSEWHERE,
         plan_digest="-",
         mechanism=Mechanism.DISCRETE_GAUSSIAN,
         loss=parse_fraction(rho, "rho"),

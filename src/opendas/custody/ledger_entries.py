@@ -28,6 +28,10 @@ _TEXT_FIELDS: Final = (
 )
 
 
+ELSEWHERE: Final = "-"
+"""Input tag of an act that another program did, or that was done before its book existed."""
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
     """One privacy act: a full measurement of one product of one input under one plan."""

@@ -314,12 +314,12 @@ def _quarters_ages(allowed: Bools) -> tuple[Floats, Floats]:
 
 
 def _frame_table(margins: Margins, people: People) -> pa.Table:
-    """Return every block with its units, facilities of the major and the detailed types, and areas."""
+    """Return every block with its units, facilities of both kinds of types, and areas, with none too."""
     frame = margins.frame
     columns = {"GEOID": bytes_column(frame.geocodes)}
     columns |= {name: pa.array(numbers) for name, numbers in frame.units.items()}
     columns |= {f"gq{code}": pa.array(people.facilities[:, k]) for k, code in enumerate(GQ_CODES)}
-    columns |= {name: bytes_column(frame.entities[name]) for name in frame.categories}
+    columns |= {name: bytes_column(codes) for name, codes in frame.entities.items()}
     return pa.table(columns)
 
 

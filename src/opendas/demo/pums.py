@@ -8,41 +8,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyarrow import csv
 
 from opendas.arrays import Bools, Ints
 from opendas.demo.homes import describe, keeps_edits
 from opendas.demo.households import ADULT, CODE, HouseholdPool, allowed_ages
 from opendas.demo.placement import JITTER
-from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError
-from opendas.files.storage.parquet import reading
-from opendas.readers.columns.csv_parquet import is_parquet, opened_zip, unpacked
+from opendas.errors import DataError, Finding, FormatError
+from opendas.files.storage.zips import opened_zip
+from opendas.readers.columns.coding import text_of, whole_numbers
+from opendas.readers.columns.csv_parquet import column_names, read_batches, tables_in
+from opendas.readers.columns.findings import FindingLog
+from opendas.readers.input.spec import ZipMember
+from opendas.schema.dhc_persons import OLDEST
 
-_COLUMNS = ("SERIALNO", "SPORDER", "PWGTP", "AGEP", "SEX")
+_NUMBERS = {"SPORDER": (0, 99), "PWGTP": (0, 1 << 31), "AGEP": (0, OLDEST), "SEX": (1, 2)}
+"""Columns of numbers, with the least and the greatest."""
 _RELATION = ("RELSHIPP", "RELP")
 """Columns of the relationship: since 2019, and before."""
 
-_HEAD, _SPOUSE, _PARTNER = CODE["householder_not_alone"], -2, -3
+_HEAD = CODE["householder_not_alone"]
+_SPOUSE, _PARTNER, _IN_QUARTERS = range(len(CODE), len(CODE) + 3)
 _SINCE_2019 = {
     20: _HEAD, 21: _SPOUSE, 22: _PARTNER, 23: _SPOUSE, 24: _PARTNER, 25: CODE["biological_child"],
     26: CODE["adopted_child"], 27: CODE["stepchild"], 28: CODE["sibling"], 29: CODE["parent"],
     30: CODE["grandchild"], 31: CODE["parent_in_law"], 32: CODE["child_in_law"], 33: CODE["other_relative"],
-    34: CODE["roommate"], 35: CODE["foster_child"], 36: CODE["other_nonrelative"],
+    34: CODE["roommate"], 35: CODE["foster_child"], 36: CODE["other_nonrelative"], 37: _IN_QUARTERS,
+    38: _IN_QUARTERS,
 }  # fmt: skip
 _BEFORE_2019 = {
     0: _HEAD, 1: _SPOUSE, 2: CODE["biological_child"], 3: CODE["adopted_child"], 4: CODE["stepchild"],
     5: CODE["sibling"], 6: CODE["parent"], 7: CODE["grandchild"], 8: CODE["parent_in_law"],
     9: CODE["child_in_law"], 10: CODE["other_relative"], 11: CODE["other_nonrelative"], 12: CODE["roommate"],
-    13: _PARTNER, 14: CODE["foster_child"], 15: CODE["other_nonrelative"],
+    13: _PARTNER, 14: CODE["foster_child"], 15: CODE["other_nonrelative"], 16: _IN_QUARTERS,
+    17: _IN_QUARTERS,
 }  # fmt: skip
-_IN_QUARTERS = {"RELSHIPP": (37, 38), "RELP": (16, 17)}
 _FEMALE = 2
 
 
@@ -67,17 +69,9 @@ def _household_people(
     path: Path, rng: np.random.Generator
 ) -> tuple[dict[str, Ints], npt.NDArray[np.float64]]:
     """Return the people of one file's usable households, householders first, and the households' weights."""
-    table, relation = _read(path)
-    numbers = {name: _numbers(table, name, path) for name in (*_COLUMNS[1:], relation)}
-    inside = ~np.isin(numbers[relation], _IN_QUARTERS[relation])
-    codes = _SINCE_2019 if relation == "RELSHIPP" else _BEFORE_2019
-    known = np.isin(numbers[relation], [*codes])
-    if not bool(known[inside].all()):
-        row = int(np.flatnonzero(inside & ~known)[0]) + 1
-        raise FormatError(_UNUSABLE, [Finding(path.name, row, relation, "expected a code of the ACS")])
-    serial = pc.dictionary_encode(table["SERIALNO"].combine_chunks()).indices.to_numpy().astype(np.int64)
-    key = np.array([codes.get(k, 0) for k in range(40)])[numbers[relation].clip(0, 39)]
-    order = np.flatnonzero(inside)
+    numbers = _read(path)
+    serial, key = numbers["SERIALNO"], numbers["relation"]
+    order = np.flatnonzero(key != _IN_QUARTERS)
     order = order[np.lexsort((numbers["SPORDER"][order], key[order] != _HEAD, serial[order]))]
     household = np.unique(serial[order], return_inverse=True)[1]
     key, age = key[order], _spread(numbers["AGEP"], rng)[order]
@@ -119,54 +113,44 @@ def _keep_edits(relgq: Ints, sex: Ints, age: Ints) -> Bools:
 _UNUSABLE = "The microdata cannot be used."
 
 
-def _read(path: Path) -> tuple[Any, str]:
-    """Return the columns that are needed, and the name of the one with the relationship."""
-    try:
-        table = _table(path)
-    except OSError as error:
-        raise EnvironmentFailure(f"{path}: {error.strerror or 'cannot be read'}.") from None
-    except pa.ArrowInvalid:
-        rule = "expected a person file of the ACS: the official zip, CSV or Parquet"
-        raise FormatError(_UNUSABLE, [Finding(path.name, None, None, rule)]) from None
-    relation = next((name for name in _RELATION if name in table.column_names), None)
-    missing = [name for name in _COLUMNS if name not in table.column_names]
-    if relation is None:
-        missing.append(" or ".join(_RELATION))
-    if missing or relation is None:
-        findings = [Finding(path.name, None, name, "expected this column") for name in missing]
-        raise FormatError(f"{path.name} lacks columns of a person file of the ACS.", findings)
-    return table.select([*_COLUMNS, relation]), relation
+def _read(path: Path) -> dict[str, Ints]:
+    """Return the columns of numbers, "SERIALNO" as the number of the household, and the "relation"."""
+    log = FindingLog()
+    serials: list[npt.NDArray[np.bytes_]] = [np.zeros(0, "S1")]
+    parts: dict[str, list[Ints]] = {name: [np.zeros(0, np.int64)] for name in (*_NUMBERS, "relation")}
+    for source in _tables(path):
+        known = column_names(source)
+        relation = next((name for name in _RELATION if name in known), " or ".join(_RELATION))
+        codes = _SINCE_2019 if relation == "RELSHIPP" else _BEFORE_2019
+        table = np.full(max(codes) + 2, -1)
+        table[[*codes]] = [*codes.values()]
+        for batch in read_batches(source, ["SERIALNO", *_NUMBERS, relation], log):
+            serials.append(text_of(batch, "SERIALNO", log))
+            for name, (least, most) in _NUMBERS.items():
+                number = whole_numbers(batch, name, log)
+                wrong = (number >= 0) & ((number < least) | (number > most))
+                batch.report(wrong, name, f"expected {least} to {most}", log)
+                parts[name].append(number)
+            number = whole_numbers(batch, relation, log)
+            parts["relation"].append(table[np.minimum(number, len(table) - 1)])
+            wrong = (number >= 0) & (parts["relation"][-1] < 0)
+            batch.report(wrong, relation, "expected a code of the ACS", log)
+    log.raise_if_any(_UNUSABLE)
+    _, first, serial = np.unique(np.concatenate(serials), return_index=True, return_inverse=True)
+    numbers = {name: np.concatenate(some) for name, some in parts.items()}
+    return numbers | {"SERIALNO": np.argsort(np.argsort(first))[serial]}
 
 
-def _table(path: Path) -> Any:
-    if is_parquet(path):
-        with reading(path):
-            return pq.read_table(path)
+def _tables(path: Path) -> list[Path | ZipMember]:
+    """Return the tables of a file: that of the nation is a zip file with two."""
     if path.suffix.lower() != ".zip":
-        return csv.read_csv(path, convert_options=_text())
+        return [path]
     with opened_zip(path, _UNUSABLE, "expected the official zip file, whole; download it again") as archive:
-        names = [name for name in archive.namelist() if name.lower().endswith(".csv")]
-        if not names:
-            rule = "expected a person file, psam_p*.csv, in this zip"
-            raise FormatError(_UNUSABLE, [Finding(path.name, None, None, rule)])
-        tables = [
-            csv.read_csv(pa.BufferReader(unpacked(archive, name)), convert_options=_text()) for name in names
-        ]
-    return pa.concat_tables(tables)
-
-
-def _text() -> csv.ConvertOptions:
-    return csv.ConvertOptions(column_types={"SERIALNO": pa.string()})
-
-
-def _numbers(table: Any, name: str, path: Path) -> Ints:
-    try:
-        column = table[name].cast(pa.int64()).combine_chunks()
-    except pa.ArrowInvalid:
-        column = None
-    if column is None or column.null_count:
-        raise FormatError(_UNUSABLE, [Finding(path.name, None, name, "expected a whole number in every row")])
-    return np.asarray(column.to_numpy(), dtype=np.int64)
+        names = [name for name in tables_in(archive) if name.lower().endswith(".csv")]
+    if not names:
+        rule = "expected a person file, psam_p*.csv, in this zip"
+        raise FormatError(_UNUSABLE, [Finding(path.name, None, None, rule)])
+    return [ZipMember(path, name) for name in names]
 
 
 def _spread(age: Ints, rng: np.random.Generator) -> Ints:

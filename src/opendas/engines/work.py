@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from opendas.arrays import Ints
@@ -34,30 +34,20 @@ class KeyedSource:
         """Aggregate the part's counts up its levels and return its noisy measurements."""
         if table is None:
             raise PrivacyError("keyed measurements need the counts of the part.")
-        return keyed_measurements(self.levels, part, table, NoiseSource(self.key))
+        tables = {part.levels[-1].level: table}
+        for above in reversed(part.levels[:-1]):
+            if above.child_starts is not None:
+                table = table.aggregate(above.child_starts)
+            tables[above.level] = table
+        return self._taken(tables, {level.level: level.first for level in part.levels})
 
     def at(self, level: int, first: int, table: Histogram) -> MeasurementSource:
         """Return the noisy measurements of consecutive geounits of one geolevel."""
-        return _taken(self.levels, {level: table}, {level: first}, NoiseSource(self.key))
+        return self._taken({level: table}, {level: first})
 
-
-def keyed_measurements(
-    levels: Sequence[MeasuredLevel], part: Part, table: Histogram, noise: NoiseSource
-) -> MeasurementSource:
-    """Return the measurements of every level of a part from the counts of its bottom level."""
-    tables = {part.levels[-1].level: table}
-    for above in reversed(part.levels[:-1]):
-        if above.child_starts is not None:
-            table = table.aggregate(above.child_starts)
-        tables[above.level] = table
-    return _taken(levels, tables, {level.level: level.first for level in part.levels}, noise)
-
-
-def _taken(
-    levels: Sequence[MeasuredLevel], tables: dict[int, Histogram], first: dict[int, int], noise: NoiseSource
-) -> MeasurementSource:
-    kind = AnsweredMeasurements if are_answered(levels) else NoisyMeasurements
-    return kind(levels, tables, first, noise)
+    def _taken(self, tables: dict[int, Histogram], first: dict[int, int]) -> MeasurementSource:
+        kind = AnsweredMeasurements if are_answered(self.levels) else NoisyMeasurements
+        return kind(self.levels, tables, first, NoiseSource(self.key))
 
 
 SourceSpec = KeyedSource | FileSource

@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-from opendas.budget.allocation import LARGEST_LOSS, Budget
+from opendas.budget.allocation import Budget
 from opendas.budget.noise import invariant_shares
 from opendas.errors import OpendasError
 from opendas.explore.fields import (
@@ -24,11 +24,13 @@ from opendas.explore.subjects import MeasuredTree, Subject
 from opendas.gls.collapsed import covariances
 from opendas.phsafe.margins import NINETY
 from opendas.privacy.attacker import pure_power_bound, zcdp_power_bound
-from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.privacy.relations import LARGEST_LOSS, Mechanism, Neighbours
 from opendas.privacy.zcdp import FORMULAS
+from opendas.report.views import invariant_words
 from opendas.sampling.laws import MAX_FLOORS, WORD_BITS
 from opendas.sampling.mechanisms import AnyNoise, StatedNoise
 from opendas.sampling.sums import margin_of_sum
+from opendas.schema.attributes import listed
 
 CURVE_EXPONENTS: Final = range(1, 17)
 FALSE_ALARMS: Final = (0.001, 0.01, 0.05)
@@ -72,7 +74,9 @@ def read_budget(
         plan["neighbours"], f"{prefix}.neighbours", {item.value: item for item in Neighbours}, problems
     )
     if neighbours is Neighbours.UNBOUNDED and subject.held:
-        exact = ", ".join(f"the {query} of every {level}" for query, level in subject.held.items())
+        exact = listed(
+            [f"the {invariant_words(f'{query}@{level}')}" for query, level in subject.held.items()]
+        )
         problems.add(
             f"{prefix}.neighbours",
             f"With {exact} published exactly, no two data sets differ by one record added or removed: the "
@@ -244,8 +248,9 @@ def _warnings(subject: Subject, asked: Budget, budget: Budget) -> Iterator[str]:
                 f"{float(share) * 100:.1f} % of the budget measures {query} at geolevel {level}, which is "
                 "published exactly: these measurements add nothing."
             )
-    for level in subject.levels[1:]:
-        if not budget.geolevels[level]:
+    for number, level in enumerate(subject.levels[1:], 1):
+        used = subject.levels[number:] if subject.whole_tree else (level,)
+        if not any(budget.geolevels[name] for name in used):
             yield (
                 f"Geolevel {level} has no budget: each parent is spread evenly over its geounits, and what "
                 "is measured below cannot mend that."

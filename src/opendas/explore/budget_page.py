@@ -23,6 +23,7 @@ from opendas.explore.budget import (
 )
 from opendas.explore.fields import Problems, Typed, move_share, rescale_shares, share_text, sum_sentence
 from opendas.explore.page import Answer, Page, State
+from opendas.explore.price import can_be_priced, price_view, priced
 from opendas.explore.run_file import run_file
 from opendas.explore.subjects import STAND_INS, Subject, stand_in
 from opendas.privacy.relations import Mechanism, Neighbours
@@ -157,7 +158,8 @@ class BudgetPage(Page[BudgetAnswers]):
     def add_on_request(self, answer: BudgetAnswer, action: str) -> BudgetAnswer:
         """Add ``exact``, the epsilon of the composed noise, or errors.
 
-        ``tried`` are those of released counts, on synthetic records; ``areas`` those of areas off the spine.
+        ``tried`` are those of released counts, on synthetic records; ``areas`` those of areas off the spine;
+        ``price`` those of the lowest geolevel with plans near this one.
         """
         subject = self.subject(answer.state.about["subject"])
         if action == "tried":
@@ -168,6 +170,12 @@ class BudgetPage(Page[BudgetAnswers]):
                 return answer
             errors = [{(row.geolevel, row.query): row.mean_abs_error for row in each} for each in rows]
             return replace(answer, more={"tried": errors})
+        if action == "price" and can_be_priced(subject, [found for _, found in answer.plans]):
+            try:
+                return replace(answer, more={"price": [priced(subject, a.budget) for _, a in answer.plans]})
+            except OpendasError as error:
+                answer.problems.add("a.total", str(error))
+                return answer
         if action == "areas":
             areas = [subject.areas(found.budget) for _, found in answer.plans]
             return replace(answer, more={"areas": areas})
@@ -185,7 +193,7 @@ class BudgetPage(Page[BudgetAnswers]):
         return replace(answer, more={"exact": bounds})
 
     def plan_summary(self, found: BudgetAnswers) -> str:
-        """Say loss, epsilon and the expected errors of one detailed count at the lowest levels above leaves.
+        """Say loss, epsilon and the expected errors of one detailed count above the leaves, if levels are.
 
         Not the noise of its one measurement, which is wider than the error of an estimate from all of them.
         """
@@ -193,9 +201,10 @@ class BudgetPage(Page[BudgetAnswers]):
         cost = f"epsilon {loss}"
         if found.is_gaussian:
             cost = f"rho {loss}, epsilon {found.whole.epsilon['cks']:.2f} (cks)"
+        levels = list(found.budget.geolevels)
         errors = [
             f"{words(level)} {error_text(found.cells[level, 'detailed'].expected)}"
-            for level in list(found.budget.geolevels)[:-1]
+            for level in levels[:-1] or levels
         ]
         return f"{cost}. Expected standard error of one detailed count: {', '.join(errors[-3:])}."
 
@@ -241,6 +250,8 @@ class BudgetPage(Page[BudgetAnswers]):
             "margins": rows(lambda a, level, q: margin_of(a.cells[level, q])),
             "expected": rows(lambda a, level, q: error_text(a.cells[level, q].expected)),
             "tried": _tried_rows(answer, subject),
+            "can_be_priced": can_be_priced(subject, found),
+            "price": price_view(subject, [name for name, _ in answer.plans], answer.more.get("price", ())),
             "areas": _area_rows(answer),
             "curve_picture": curve_picture(answer.plans),
             "curve_head": [
@@ -393,7 +404,7 @@ def curve_picture(plans: Sequence[tuple[str, BudgetAnswers]]) -> Markup:
             f"{name} {formula}" if len(plans) > 1 else formula,
             f"plan{number} {formula}",
             {exponent: epsilons[formula] for exponent, epsilons in answers.curve.items()},
-            (-math.log10(float(answers.budget.delta)), answers.whole.epsilon[formula]),
+            ((-math.log10(float(answers.budget.delta)), answers.whole.epsilon[formula]),),
         )
         for number, (name, answers) in enumerate(plans)
         for formula in FORMULAS

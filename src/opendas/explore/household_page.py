@@ -29,7 +29,7 @@ from opendas.phsafe.tables import TABLES
 from opendas.phsafe.tables.sensitivity import Sensitivity
 from opendas.privacy.exact import decimal_text
 from opendas.privacy.relations import Neighbours
-from opendas.report.views import decimal
+from opendas.report.views import decimal, plural
 
 _STARTS: Final = {
     "budgets": ("Production 2020 (Table 10): its budgets", "budget", "published"),
@@ -151,7 +151,7 @@ class HouseholdPage(Page[HouseholdAnswers]):
         kind = found.plan.sensitivity
         unbounded, bounded = (decimal(found.spent[bound]) for bound in BOUNDS if bound[0] is kind)
         missed = sum(row.misses for row in found.rows)
-        beside = f" {missed} exact margins are above their target." if missed else ""
+        beside = f" {plural('exact margin', missed)} above the target." if missed else ""
         return f"{loss} {unbounded} unbounded, {bounded} bounded ({kind.value} bound).{beside}"
 
     def form_context(self, answer: Answer[HouseholdAnswers]) -> dict[str, Any]:

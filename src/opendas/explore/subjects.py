@@ -19,7 +19,6 @@ from opendas.budget.allocation import ONE_RECORD, Budget, Contribution
 from opendas.budget.noise import attribute_rho, budget_loss, within_rho
 from opendas.budget.presets import preset, preset_names
 from opendas.budget.resolve import BudgetSpec, resolve_budget
-from opendas.constraints.table import invariant_geolevels
 from opendas.errors import OpendasError
 from opendas.geography.recipe import build_spine
 from opendas.geography.spine import Spine
@@ -33,7 +32,7 @@ from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.composition import WorstLoss
 from opendas.runs.context.run import Run
 from opendas.runs.simulated.forecast import timed
-from opendas.runs.simulated.trial import Trial, TriedRow
+from opendas.runs.simulated.trial import DRAWS, Trial, TriedRow
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 
@@ -72,6 +71,8 @@ class Subject:
     categories: tuple[str, ...] = ()  # kinds of areas off the spine that are known
 
     can_be_tried = False  # whether a budget can be tried on synthetic records
+
+    whole_tree = False  # whether the estimator spreads a parent by all that was measured below it
 
     compares = "between any two inputs, whatever is published exactly"
     """Of which inputs the losses are."""
@@ -150,7 +151,7 @@ class Subject:
         """Return the expected error of the total in areas off the spine; takes a second or more."""
         return ()
 
-    def tried(self, budget: Budget) -> tuple[TriedRow, ...]:
+    def tried(self, budget: Budget, draws: int = DRAWS) -> tuple[TriedRow, ...]:
         """Return mean errors of released counts, tried on synthetic records; takes some seconds."""
         return ()
 
@@ -186,7 +187,7 @@ class RunSubject(Subject):
         run.check_algebra("explore")
         self.run = run
         self._bare = spine = build_spine(run.frame, run.resolved.recipe, lambda spine: spine)
-        held = invariant_geolevels(run.product, spine)
+        held = run.product.invariant_levels(spine)
         super().__init__(
             "run",
             run.path.name,
@@ -200,6 +201,7 @@ class RunSubject(Subject):
         self.contribution = run.budget.contribution
         self.categories = run.frame.categories
         self.can_be_tried = timed(run.product)
+        self.whole_tree = run.fits_whole_tree
 
     def start(self) -> Budget:
         """Return the budget of the run file."""
@@ -220,9 +222,9 @@ class RunSubject(Subject):
     def _trial(self) -> Trial | None:
         return Trial.of(self.run)
 
-    def tried(self, budget: Budget) -> tuple[TriedRow, ...]:
+    def tried(self, budget: Budget, draws: int = DRAWS) -> tuple[TriedRow, ...]:
         """Return mean errors of released counts, tried on synthetic records of the run's own frame."""
-        return () if self._trial is None else self._trial.errors(budget)
+        return () if self._trial is None else self._trial.tried(budget, draws).rows
 
     def spine(self, budget: Budget) -> Spine:
         """Return the spine that a budget is spent on: bypassing depends on the shares."""

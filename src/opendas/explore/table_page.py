@@ -8,6 +8,7 @@ from typing import Final
 
 from opendas.errors import ConfigError
 from opendas.explore.fields import Problems, Typed
+from opendas.report.views import plural
 from opendas.runs.starting.columns import MOST_LEVELS, Column, Role, edges_text, proposed_bins, read_edges
 from opendas.runs.starting.guess import (
     TableGuess,
@@ -149,7 +150,7 @@ class TablePage:
 
 def _shown(column: Column, use: Use, edges: Sequence[float] | None) -> str:
     if use == Use.PLACE:
-        return f"{len(column.labels):,} places"
+        return plural("place", len(column.labels))
     if use == Use.COUNT:
         return "the number of records of a row"
     if use == Use.NONE and column.role not in (Role.LABELS, Role.NUMBER):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 import re
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,13 +23,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from opendas.arrays import Codes, Floats, Ints
+from opendas.arrays import Codes, Floats, Ints, positions_of
 from opendas.custody.folders import at_once
 from opendas.errors import ConfigError, EnvironmentFailure, Finding, FormatError, GeographyError
 from opendas.files.official_areas import OfficialAreas
 from opendas.files.relationships import LEVELS, is_relationship, shares_of
 from opendas.files.shapes import areas_of_points, holds_shapes
 from opendas.files.storage.parquet import open_parquet, reading
+from opendas.files.storage.zips import opened_zip, unpacked
 from opendas.geography.frame import Frame, Grouping
 
 WHOLE = "area"
@@ -128,8 +128,10 @@ class _Rows:
         return cls(name, texts, lines)
 
     def values(self, column: str) -> list[Any]:
-        """Return a column, None where it is empty."""
-        return [None if value == "" else value for value in self.columns[column].to_pylist()]
+        """Return a column, None where it is empty, or no number."""
+        return [
+            None if value == "" or value != value else value for value in self.columns[column].to_pylist()
+        ]
 
     def line(self, row: int) -> int | None:
         """Return the line of a row."""
@@ -211,10 +213,14 @@ def areas_of(
     known = Blocks(frame, official, skip_unknown)
     if isinstance(blocks, str | Path):
         return read_area_file(Path(blocks), known)
-    if hasattr(blocks, "__arrow_c_stream__"):
-        return area_table(pa.table(blocks), known)
-    if isinstance(blocks, Mapping):
-        return area_table(pa.table(dict(blocks)), known)
+    if hasattr(blocks, "__arrow_c_stream__") or isinstance(blocks, Mapping):
+        try:
+            table = pa.table(blocks if hasattr(blocks, "__arrow_c_stream__") else dict(blocks))
+        except (TypeError, ValueError, pa.ArrowException) as error:
+            raise ConfigError(
+                "blocks: columns of one length are expected, each of text or of numbers."
+            ) from error
+        return area_table(table, known)
     if not isinstance(blocks, Sequence | np.ndarray):
         raise ConfigError("blocks are a file, a list of geocodes, or a frame with a column geocode.")
     codes = [code.decode() if isinstance(code, bytes) else str(code) for code in blocks]
@@ -338,8 +344,8 @@ class _Known:
         plain = [_text(text) for text in texts]
         fixed = [code.zfill(width) if blocks.are_digits and code.isdigit() else code for code in plain]
         wanted = np.array([code.encode("utf-8") for code in fixed])
-        position, is_leaf = _found(wanted, frame.geocodes)
-        is_empty = _found(wanted, blocks.empty)[1]
+        position = positions_of(frame.geocodes, wanted)
+        is_leaf, is_empty = position >= 0, positions_of(blocks.empty, wanted) >= 0
         unknown = np.flatnonzero(~is_leaf & ~is_empty)
         if len(unknown) and not blocks.skip_unknown:
             _refuse_unknown(unknown, wanted, rows, blocks)
@@ -366,14 +372,6 @@ class _Known:
         kept = np.flatnonzero(pairs >= 0)
         each = np.ones(len(kept)) if weights is None else weights[kept]
         return AreaWeights(order, which[kept], self.position[kept], each, self.skipped)
-
-
-def _found(wanted: Codes, ascending: Codes) -> tuple[Ints, Any]:
-    """Return the position of each code, and whether it is there."""
-    if len(ascending) == 0:
-        return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)
-    position = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
-    return position.astype(np.int64), ascending[position] == wanted
 
 
 def _refuse_unknown(unknown: Ints, wanted: Codes, rows: _Rows, blocks: Blocks) -> None:
@@ -455,22 +453,20 @@ def _of_shapes(path: Path, blocks: Blocks) -> _Rows:
 
 def _in_zip(path: Path, ending: str) -> _Rows:
     """Read the one text file of a zip file, or the one that is called so."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [n for n in archive.namelist() if n.lower().endswith((".txt", ".csv"))]
-            wanted = [n for n in names if Path(n).stem.lower().endswith(ending.lower())]
-            exact = [n for n in wanted if Path(n).stem.lower().endswith(f"_{ending.lower()}")]
-            chosen = exact if len(exact) == 1 else wanted
-            if len(chosen) != 1:
-                raise FormatError(
-                    f"{path.name}: {len(chosen)} of its files are called so ({', '.join(names)[:300]}). Name "
-                    f"one of them behind a colon: {path.name}:CD."
-                )
-            return _of_text(f"{path.name}!{chosen[0]}", archive.read(chosen[0]))
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError) as error:
-        raise FormatError(f"{path.name}: no whole zip file, or an encrypted one.") from error
-    except OSError as error:
-        raise ConfigError(f"{path}: no such file of blocks.") from error
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file of blocks.")
+    with opened_zip(path, "{}: no whole zip file, or an encrypted one.") as archive:
+        names = [n for n in archive.namelist() if n.lower().endswith((".txt", ".csv"))]
+        wanted = [n for n in names if Path(n).stem.lower().endswith(ending.lower())]
+        exact = [n for n in wanted if Path(n).stem.lower().endswith(f"_{ending.lower()}")]
+        chosen = exact if len(exact) == 1 else wanted
+        if len(chosen) != 1:
+            raise FormatError(
+                f"{path.name}: {len(chosen)} of its files are called so ({', '.join(names)[:300]}). Name "
+                f"one of them behind a colon: {path.name}:CD."
+            )
+        data = unpacked(archive, chosen[0])
+    return _of_text(f"{path.name}!{chosen[0]}", data)
 
 
 def _of_text(name: str, data: bytes) -> _Rows:
@@ -504,7 +500,7 @@ def _columns(name: str, header: list[str], delimiter: str, lines: list[str], pla
             pacsv.ConvertOptions(column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=False),
         )
     except pa.ArrowInvalid as error:
-        counts = [line.count(delimiter) + 1 for line in lines]
+        counts = [re.sub('"[^"]*"', "", line).count(delimiter) + 1 for line in lines]
         wrong = next((row for row, count in enumerate(counts) if count != len(header)), 1)
         raise FormatError(
             f"{name}, line {places[wrong]}: {counts[wrong]} fields, and the first line has {len(header)}."

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from opendas.arrays import Codes, Ints
+from opendas.arrays import Codes, Ints, Lookup
 from opendas.constraints.table import (
     ConstraintTable,
     InvariantAnswers,
@@ -98,12 +98,10 @@ def read_frame(path: Path) -> Frame:
 
 def _positions(codes: Codes, wanted: Codes, what: str) -> Ints:
     """Return the position in `codes` of each of `wanted`."""
-    order = np.argsort(codes, kind="stable")
-    position = np.minimum(np.searchsorted(codes, wanted, sorter=order), len(codes) - 1)
-    found = order[position]
-    if bool(np.any(codes[found] != wanted)):
+    found = Lookup.of(codes).positions(wanted)
+    if bool(np.any(found < 0)):
         raise GeographyError(f"{what} is not in its list.")
-    return found.astype(np.int64)
+    return found
 
 
 @reads_file

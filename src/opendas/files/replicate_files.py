@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from opendas.arrays import Codes, sum_by_key
+from opendas.arrays import Codes, positions_of, sum_by_key
 from opendas.errors import FormatError
 from opendas.files.storage.parquet import (
     ParquetSink,
@@ -152,10 +152,10 @@ class ReplicateFile:
             table = self._file.read_row_group(self._group[number])
             column = one_array(table.column("geocode"))
             codes = to_bytes(column.dictionary)
-            place = np.minimum(np.searchsorted(frame.geocodes, codes), len(frame) - 1)
+            place = positions_of(frame.geocodes, codes)
             leaf = place[column.indices.to_numpy()]
             cells, counts = (table.column(name).to_numpy() for name in ("cell", "difference"))
-            whole = bool(np.all(frame.geocodes[place] == codes)) and bool(np.all(counts != 0))
+            whole = bool(np.all(place >= 0)) and bool(np.all(counts != 0))
             whole = whole and bool(np.all(table.column("replicate").to_numpy() == number))
             whole = whole and bool(np.all((cells >= 0) & (cells < size)))
             if not whole or bool(np.any(np.diff(leaf * size + cells) <= 0)):

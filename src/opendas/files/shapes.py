@@ -15,6 +15,7 @@ import numpy as np
 
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
 from opendas.files.storage.parquet import open_parquet
+from opendas.files.storage.zips import opened_zip
 
 SHAPE_SUFFIXES = (".geojson", ".gpkg", ".shp", ".fgb")
 """Files that hold shapes; see :func:`holds_shapes` of others that may."""
@@ -37,7 +38,7 @@ def holds_shapes(path: Path) -> bool:
     """Return whether a file is one of shapes: by its name, a zip file with a shapefile, or GeoParquet."""
     suffix = path.suffix.lower()
     if suffix == ".zip" and zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
+        with opened_zip(path) as archive:
             return any(name.lower().endswith((".shp", ".gpkg", ".geojson")) for name in archive.namelist())
     if suffix == ".parquet":
         return b"geo" in (open_parquet(path).metadata.metadata or {})

@@ -189,7 +189,8 @@ class RowClasses:
         found = np.maximum(self._of(covariance.finite), 0.0)
         if covariance.infinite is not None:
             unknown = self._of(covariance.infinite)
-            found[unknown > 1e-6 * max(1.0, float(unknown.max(initial=0.0)))] = np.inf
+            largest = unknown.max(axis=1, initial=1.0)[:, None]  # of its own rows: areas differ in size
+            found[unknown > 1e-6 * largest] = np.inf
         return found
 
     def standard_error(self, covariance: Extended, counts: Ints) -> tuple[float, float]:

@@ -31,7 +31,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from opendas.arrays import Floats, Ints
-from opendas.arrays.kernels import mix
+from opendas.arrays.kernels import mixed
 from opendas.errors import GeographyError
 from opendas.geography.hierarchy import Hierarchy
 from opendas.gls.information import (
@@ -196,7 +196,7 @@ def _distributed(
 
 
 def _hashed(codes: Ints) -> npt.NDArray[np.uint64]:
-    return np.asarray(mix(codes.astype(np.uint64)))
+    return np.asarray(mixed(codes.astype(np.uint64)))
 
 
 def families(

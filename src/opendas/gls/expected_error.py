@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Codes, Floats, Ints
-from opendas.constraints.table import invariant_geolevels
 from opendas.errors import GeographyError
 from opendas.geography.frame import Frame, Grouping
 from opendas.geography.spine import Spine
@@ -82,7 +81,7 @@ class ExpectedError:
         product's recodes cross too much.
         """
         workload = plan.product.workload
-        declared = invariant_geolevels(plan.product, plan.spine) if fixed else {}
+        declared = plan.product.invariant_levels(plan.spine) if fixed else {}
         held = {workload.canonical(query): level for query, level in declared.items()}
         if algebra is None:
             queries = {q.query.name: q.query for level in plan.levels for q in level.queries}

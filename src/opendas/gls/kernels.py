@@ -112,14 +112,14 @@ def from_blocks(x: Floats, transform: Transform, allowed: Bools, out: Floats) ->
                 _backward(x[n, g], transform, out[n, g])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _part(x: Floats, row: int, dimension: int, start: int, number: int) -> Floats:
     """Return the coordinates that row ``kappa * dimension + delta`` of a block's matrix works on."""
     low = start + (row % dimension) * number
     return x[row // dimension, low : low + number]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _apply(
     x: Floats,
     stack: Floats,

@@ -5,6 +5,7 @@ Axes: ``a`` areas (geounits, entities or sets of leaves), ``t`` sums of cells as
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -152,7 +153,7 @@ def selected_intervals(ask: Callable[[float], Intervals], confidence: float) -> 
     exact for independent estimates. Those of one release depend on each other.
     """
     found = ask(confidence)
-    noisy = np.isfinite(found.variance) & (found.variance > NO_NOISE)
+    noisy = np.isfinite(found.variance) & (found.law != LAWS.index(EXACT))
     picked: Bools = noisy & ((found.lower > 0.0) | (found.upper < 0.0))
     if not picked.any() or (picked == noisy).all():
         return found, picked
@@ -167,13 +168,16 @@ def area_intervals(
     Where a weight is neither 0 nor 1 the sum need not be a whole number, and its interval is not rounded; it
     is cut off at zero and at the weighted bounds, if no weight is negative.
     """
-    estimated = estimates.areas(areas, members)
     if bool(np.all(areas.weight == 1.0)):
         found = area_limits(
             tree.product, tree.spine, tree.constraints, (areas.which, areas.leaf), areas.number
         )
-        return intervals(estimated, found, members, confidence)
+        return intervals(estimates.areas(areas, members), found, members, confidence)
     level = confidence_level(confidence)
+    # What is exact and what is unknown is told by cut-offs that weights of the order of one are meant for.
+    unit = _largest_weights(areas)
+    areas = dataclasses.replace(areas, weight=areas.weight / unit[areas.which, 0])
+    estimated = estimates.areas(areas, members)
     margin, law = estimated.half_widths(level)
     least, most = _weighted_limits(tree, areas, members)
     unknown = ~np.isfinite(estimated.variance)
@@ -183,7 +187,15 @@ def area_intervals(
     nearest = np.clip(estimated.value, least, most)
     empty = lower > upper
     lower, upper = np.where(empty, nearest, lower), np.where(empty, nearest, upper)
-    return Intervals(level, estimated.value, estimated.variance, lower, upper, margin, law)
+    value, variance = unit * estimated.value, unit * unit * estimated.variance
+    return Intervals(level, value, variance, unit * lower, unit * upper, unit * margin, law)
+
+
+def _largest_weights(areas: Areas) -> Floats:
+    """Return the power of two above the largest weight of each area, float64 (a, 1): division is exact."""
+    largest = np.zeros(areas.number)
+    np.maximum.at(largest, areas.which, np.abs(areas.weight))
+    return np.ldexp(1.0, np.frexp(largest)[1])[:, None]
 
 
 def _weighted_limits(tree: NoisyTree, areas: Areas, members: Bools) -> tuple[Floats, Floats]:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from opendas.arrays import Floats
-from opendas.constraints.table import invariant_geolevels
 from opendas.geography.frame import Frame
 from opendas.gls.blocks import Algebra, Blocks, RowClasses
 from opendas.gls.expected_error import ExpectedError, ExpectedRow, expected_rows
@@ -62,7 +61,7 @@ def expected_on_margin(plan: MeasurementPlan, question: str) -> ExpectedError:
     margin = Margin(product, tuple(groups))
     queries = {planned.query.name: planned.query for level in plan.levels for planned in level.queries}
     queries |= {
-        workload.canonical(name): workload.group(name) for name in invariant_geolevels(product, plan.spine)
+        workload.canonical(name): workload.group(name) for name in product.invariant_levels(plan.spine)
     }
     size = int(np.count_nonzero(margin.product.possible))
     matrices = np.empty((len(queries), 1, size, size))

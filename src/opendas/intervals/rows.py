@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opendas.arrays import Bools, Floats, Ints
+from opendas.arrays.kernels import GOLDEN, mixed
 from opendas.gls.cells import Domain
 from opendas.gls.downward import Estimates
 from opendas.gls.operators import Operators
-from opendas.schema.query_groups import QueryGroup
 
 _CHUNK = 8_000_000
 """Numbers held at once."""
@@ -43,24 +43,19 @@ class Rows:
         for outer in _outers(domain, members):
             # Two numbers made of thousands tell rows apart as all of these would, with factors that follow no
             # rule: multiples of a root have equal sums where the places have.
-            mixed = np.zeros((len(outer[0]), 2))
+            key = np.zeros((len(outer[0]), 2))
             done = 1
             for stack in outer:
                 place = np.arange(done, done + stack[0].size, dtype=np.uint64)
-                mixed += stack.reshape(len(stack), -1) @ _scattered(place)
+                key += stack.reshape(len(stack), -1) @ _scattered(place)
                 done += len(place)
-            keys.append(mixed)
+            keys.append(key)
         found = np.concatenate([np.zeros((0, 2)), *keys])
         scale = max(1.0, float(np.abs(found).max(initial=0.0)))
         _, first, which = np.unique(
             np.round(found / scale, _DIGITS), axis=0, return_index=True, return_inverse=True
         )
         return cls(domain, members, which.ravel().astype(np.int64), first.astype(np.int64))
-
-    @classmethod
-    def of_query(cls, domain: Domain, query: QueryGroup) -> Rows:
-        """Return the rows of any query group of the product, measured or not."""
-        return cls.build(domain, query.members)
 
     def __len__(self) -> int:
         return len(self.members)
@@ -87,16 +82,6 @@ class Rows:
         nothing = self.quadratic(found.unknown)[pairs[:, 1]] > _UNKNOWN
         return np.where(nothing, np.inf, variance[pairs[:, 0]]), which.ravel()
 
-    def answers(self, found: Estimates) -> tuple[Floats, Floats]:
-        """Return estimate and variance of every row, float64 (g, t).
-
-        In counts and squared counts; estimate not a number and variance infinite where the measurements say
-        nothing.
-        """
-        kinds, which = self.variances(found)
-        variances = kinds[which][:, self.of_row]
-        return np.where(np.isinf(variances), np.nan, self.values(found.mean)), variances
-
     def quadratic(self, operators: Operators) -> Floats:
         """Return ``row' A row`` for every different operator and kind of row, float64 (U, r)."""
         found = []
@@ -111,10 +96,8 @@ class Rows:
 
 def _scattered(place: NDArray[np.uint64]) -> Floats:
     """Return two numbers in [0, 1) for each place, float64 (p, 2), as SplitMix64 mixes them (Steele 2014)."""
-    mixed: NDArray[np.uint64] = np.stack([2 * place, 2 * place + 1], axis=1) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray((mixed ^ (mixed >> np.uint64(31))) * 2.0**-64)
+    steps = np.stack([2 * place - np.uint64(1), 2 * place], axis=1) * GOLDEN
+    return np.asarray(mixed(steps) * 2.0**-64)
 
 
 def _outers(domain: Domain, members: Bools) -> Iterator[list[Floats]]:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import numpy as np
 
 from opendas.arrays import Ints
-from opendas.constraints.table import invariant_geolevels
 from opendas.geography.spine import Spine
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
@@ -36,7 +35,7 @@ def declared_invariants(product: Product, counts: Histogram | ExactAnswers, spin
     - Returns (g, m): for official geounits; if the spine divides them, each answer is the sum over all parts.
     """
     answers = {}
-    for query, level in invariant_geolevels(product, spine).items():
+    for query, level in product.invariant_levels(spine).items():
         group = product.workload.group(query)
         if isinstance(counts, Histogram):
             exact = exact_answers(group, counts.aggregate(spine.leaf_starts(level)))

@@ -29,6 +29,7 @@ from opendas.errors import PrivacyError
 from opendas.geography.frame import Frame
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Neighbours
+from opendas.schema.attributes import listed
 
 _NUMBERS = 4_000_000
 """Numbers processed at a time."""
@@ -281,7 +282,7 @@ class ProtectionMap:
         if self.protects:
             return
         names = self.responsible()
-        what = f"{_listed(names)} published exactly" if names else "one place for all records"
+        what = f"{listed(names)} published exactly" if names else "one place for all records"
         cannot = (
             'added or removed (neighbours = "unbounded"), so that no two inputs are neighbours: use '
             'neighbours = "bounded"'
@@ -339,7 +340,3 @@ def _portions(bounds: Ints, width: int) -> Iterator[tuple[int, int]]:
         if end - begin >= width or end == bounds[-1]:
             yield begin, end
             begin = end
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

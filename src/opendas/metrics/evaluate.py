@@ -18,7 +18,7 @@ from opendas.metrics.errors import (
     population_rows,
     query_rows,
 )
-from opendas.metrics.race_groups import BlauRow, Criterion, blau_rows, criterion, has_groups
+from opendas.metrics.race_groups import ALONE, BlauRow, Criterion, blau_rows, criterion, has_groups
 from opendas.schema.ages import has_ages
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
@@ -26,7 +26,6 @@ from opendas.schema.product import Product
 # The four measures of Figures 2 to 5 of the TopDown paper.
 
 
-_RACES_ALONE = ("white", "black", "aian", "asian", "nhpi", "sor")
 _SMALL_COUNTY = 1_000
 _FEDERAL_AIAN = range(1, 4_800)
 """AIANNH codes 0001 to 4799: federally recognised reservations and off-reservation trust lands."""
@@ -42,10 +41,6 @@ class FigureRow:
     universe: str
     geounits: int
     mean_abs_error: float | None  # None where the universe is empty
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        return asdict(self)
 
 
 def _row(figure: str, statistic: str, universe: str, errors: Ints) -> FigureRow:
@@ -71,7 +66,7 @@ def _race_alone_rows(level: LevelErrors, product: Product) -> list[FigureRow]:
     schema = product.schema
     rows = []
     for ethnicity in schema.attribute("hispanic").levels:
-        for race in _RACES_ALONE:
+        for race in ALONE:
             inside = schema.box({"hispanic": (ethnicity,), "cenrace": (race,)})
             errors = np.asarray(level.error @ inside.astype(np.int64), dtype=np.int64)
             rows.append(_row("5", f"{ethnicity} * {race} alone", "tracts", errors))
@@ -91,7 +86,7 @@ def figure_rows(
     if "county" in levels:
         level = levels["county"]
         small = level.population < _SMALL_COUNTY
-        rows.append(_row("2", "total", "counties with fewer than 1,000 people", level.total_error[small]))
+        rows.append(_row("2", "total", "counties with a total below 1,000", level.total_error[small]))
     if "aianhh" in levels:
         level = levels["aianhh"]
         federal = _federal(level.units.geocodes)
@@ -114,8 +109,8 @@ class Evaluation:
     """Errors of an estimate. Confidential: each figure is a function of the truth.
 
     - `errors`: every declared query group at every geolevel asked for.
-    - `figures`: it and the two before are empty for products without the race and ethnicity groups or the
-      geolevels that they need.
+    - `figures`: of the geolevels and categories that the frame has; Figure 5, as the two before, for products
+      with the race and ethnicity groups only.
     - `pyramids`: of official geolevels; empty for products without single years of age and sex, as is the one
       before.
     """
@@ -145,10 +140,10 @@ class Evaluation:
             "product": self.product,
             "rows": self.rows,
             "by_population": [row.to_dict() for row in self.by_population],
-            "by_blau_quintile": [row.to_dict() for row in self.by_blau_quintile],
+            "by_blau_quintile": [asdict(row) for row in self.by_blau_quintile],
             "redistricting": [row.to_dict() for row in self.redistricting],
-            "figures": [row.to_dict() for row in self.figures],
-            "by_age_and_sex": [row.to_dict() for row in self.by_age_and_sex],
+            "figures": [asdict(row) for row in self.figures],
+            "by_age_and_sex": [asdict(row) for row in self.by_age_and_sex],
             "pyramids": [pyramid.to_dict() for pyramid in self.pyramids],
         }
 

@@ -118,7 +118,7 @@ def draw_signed_errors(axes: Sequence[Axes], rows: Sequence[Sequence[ErrorRow]])
                     solid_capstyle="butt",
                 )
             ax.plot(spread["0.5"], at, marker="o", color="white", markersize=4, markeredgecolor=DEEP)
-            labels.append(f"{row.population} people ({row.errors.geounits:,})")
+            labels.append(f"{row.population} ({row.errors.geounits:,})")
         ax.axvline(0, color=MUTED, linewidth=0.7)
         ax.set_ylim(len(labels) - 0.5, -0.5)
         ax.set_yticks(range(len(labels)), labels)
@@ -169,7 +169,7 @@ def draw_pyramid(ax: Axes, pyramid: Pyramid) -> None:
     ax.set_ylim(-0.5, len(places) + 0.6)
     ax.xaxis.set_major_formatter(lambda value, _: f"{abs(value):,.0f}")
     ax.set_yticks(places, pyramid.groups, fontsize=7)
-    ax.set_xlabel("persons; bars: release, black line: truth", fontsize=8, color=MUTED)
+    ax.set_xlabel("bars: release; black line: truth", fontsize=8, color=MUTED)
 
 
 def _png(figure: Figure) -> bytes:
@@ -193,7 +193,7 @@ def evaluation_figures(evaluation: Evaluation) -> dict[str, Figure]:
         if sum(row.errors.geounits for row in rows) < 2:
             continue
         title = f"{name}: error of the total. Line: 99 % and 95 % of geounits; bar: half of them; dot: median"
-        drawn[f"total_{level}"], axes = panels(title, [f"{_words(level)}, by true population"], len(rows))
+        drawn[f"total_{level}"], axes = panels(title, [f"{_words(level)}, by true total"], len(rows))
         draw_signed_errors(axes, [rows])
 
     for pyramid in evaluation.pyramids:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -13,26 +13,26 @@ from scipy.sparse import csr_array
 
 from opendas.arrays import Bools, Floats, Ints
 from opendas.metrics.errors import LevelErrors
-from opendas.schema.attributes import Schema
+from opendas.schema.attributes import Schema, listed
 from opendas.schema.product import Product
 
-_ALONE = ("white", "black", "aian", "asian", "nhpi", "sor")
+ALONE = ("white", "black", "aian", "asian", "nhpi", "sor")
 
-GROUPS = ("hispanic", *(f"not_hispanic * {race}" for race in _ALONE), "not_hispanic * two or more")
+GROUPS = ("hispanic", *(f"not_hispanic * {race}" for race in ALONE), "not_hispanic * two or more")
 """The eight race and ethnicity groups of the TopDown paper, section 9 (before Table 13)."""
 
 
 def has_groups(product: Product) -> bool:
     """Whether the product has the attributes that the groups are made of."""
     levels = {attribute.name: attribute.levels for attribute in product.schema.attributes}
-    return "hispanic" in levels.get("hispanic", ()) and set(_ALONE) <= set(levels.get("cenrace", ()))
+    return "hispanic" in levels.get("hispanic", ()) and set(ALONE) <= set(levels.get("cenrace", ()))
 
 
 def group_of_cell(schema: Schema) -> Ints:
     """Return the race and ethnicity group of each cell, int64 (n,), as an index into :data:`GROUPS`."""
     codes = dict(zip(schema.names, schema.codes(np.arange(schema.size)), strict=True))
     races = schema.attribute("cenrace").levels
-    of_race = np.array([1 + _ALONE.index(race) if race in _ALONE else len(GROUPS) - 1 for race in races])
+    of_race = np.array([1 + ALONE.index(race) if race in ALONE else len(GROUPS) - 1 for race in races])
     hispanic = schema.attribute("hispanic").levels.index("hispanic")
     return np.where(codes["hispanic"] == hispanic, 0, of_race[codes["cenrace"]]).astype(np.int64)
 
@@ -75,12 +75,8 @@ def quintile_classes(index: Floats) -> tuple[tuple[str, ...], Ints]:
     class_of_unit = np.searchsorted(unique[1:-1], index, side="left").astype(np.int64)
     class_of_quintile = np.maximum(np.searchsorted(unique, edges[1:]) - 1, 0)
     classes = range(max(len(unique) - 1, 1))
-    return tuple(_label(np.flatnonzero(class_of_quintile == c) + 1) for c in classes), class_of_unit
-
-
-def _label(numbers: npt.NDArray[np.intp]) -> str:
-    names = [str(number) for number in numbers]
-    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+    labels = (listed([str(k) for k in np.flatnonzero(class_of_quintile == c) + 1]) for c in classes)
+    return tuple(labels), class_of_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +87,6 @@ class BlauRow:
     quintile: str  # ``"1"`` (most alike) to ``"5"``, or several whose borders coincide
     geounits: int
     mean_signed_error: float | None
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        return asdict(self)
 
 
 def blau_rows(levels: Iterable[LevelErrors], product: Product) -> tuple[BlauRow, ...]:

@@ -15,22 +15,23 @@ from typing import Any
 import numpy as np
 
 from opendas.arrays import Ints
+from opendas.custody.account import EXPERIMENT
 from opendas.custody.folders import make_folder, write_atomic
 from opendas.custody.run_key import RunKey
 from opendas.errors import ConfigError
 from opendas.phsafe.config import Mode, Plan, read_config
 from opendas.phsafe.counting import count_cube, count_tables, counted_rows
-from opendas.phsafe.folder import refuse_inside_release
+from opendas.phsafe.folder import PRODUCT, refuse_inside_release
 from opendas.phsafe.inputs.levels import Level
-from opendas.phsafe.inputs.linking import Linked, link
+from opendas.phsafe.inputs.linking import Linked
 from opendas.phsafe.margins import cell_margins
 from opendas.phsafe.measure import measure, prepare_samplers
 from opendas.phsafe.output import PART_FILE, Block, OutputTable, exact_tables, private_tables
-from opendas.phsafe.run import HouseholdOptions, read_inputs
+from opendas.phsafe.run import HouseholdOptions, LocalHouseholds, read_inputs, tagger
 from opendas.phsafe.tables import DERIVED, Derived, Table
 from opendas.phsafe.tables.sensitivity import LevelNoise
-from opendas.phsafe.validate import validate
 from opendas.privacy.relations import Neighbours
+from opendas.runs.context.account import note_reading
 
 _SHARE = 0.90
 _Z = 1.64  # columns of the published report
@@ -62,15 +63,17 @@ def run_accuracy(
 ) -> tuple[AccuracyRow, ...]:
     """Compare private tables of a configuration and test data with the truth.
 
+    A book that knows the data records it.
+
     - `trials`, >= 1.
     - `options`: its seed is the first trial's.
     """
     config = read_config(config_path, Mode.PRIVATE, options.tables)
     plan = Plan(config, options.sensitivity, options.truncation)
-    inputs = read_inputs(config, data, options.tell)
-    linked = link(inputs, config.state_filter)
-    validate(inputs, linked, config).refuse_errors(data)
-    return accuracy_report(plan, linked, trials, options.seed or 0, options.tell, options.derived)
+    households = LocalHouseholds(read_inputs(config, data, options.tell), config)
+    households.validate().refuse_errors(data)
+    note_reading(EXPERIMENT, tagger(config, data, households), product=PRODUCT)
+    return accuracy_report(plan, households.linked, trials, options.seed or 0, options.tell, options.derived)
 
 
 def accuracy_report(

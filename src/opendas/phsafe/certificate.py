@@ -17,8 +17,8 @@ from opendas.custody.stamps import NOT_FOR_RELEASE, KeyCustody
 from opendas.phsafe.config import Plan
 from opendas.phsafe.folder import PRODUCT
 from opendas.phsafe.inputs.levels import regions
-from opendas.phsafe.margins import cell_margins, margin
-from opendas.phsafe.tables import DERIVED, Derived, Table, find_table
+from opendas.phsafe.margins import NINETY, margin
+from opendas.phsafe.tables import DERIVED, Derived, find_table
 from opendas.phsafe.tables.sensitivity import LevelNoise, Sensitivity, total_loss
 from opendas.phsafe.truncation import Truncation
 from opendas.privacy.relations import Neighbours
@@ -27,6 +27,7 @@ from opendas.report.facts import loss_json
 from opendas.report.guarantee import STAMP_MEANING, account_text, computational_text
 from opendas.runs.context.account import account_facts
 from opendas.sampling.laws import Noise
+from opendas.sampling.sums import margin_of_sum
 from opendas.version import __version__, commit, issue_date
 
 FORMAT = "opendas phsafe certificate 2"
@@ -147,7 +148,7 @@ def _noise_row(plan: Plan, noise: LevelNoise) -> dict[str, Any]:
         ),
         "variance": 0.0 if law is None else law.variance,
         "moe90": 0 if law is None else margin(law),
-        "totals_moe90": {} if law is None else _margins(table, law, table.shell),
+        "totals_moe90": _margins(table.shell, law),
     }
 
 
@@ -157,16 +158,14 @@ def _derived_row(plan: Plan, derived: Derived) -> dict[str, Any]:
         "table": derived.name,
         "from": derived.source,
         "cells": {str(code): list(parts) for code, parts in derived.cells.items()},
-        "moe90": {
-            level: {} if law is None else _margins(derived, law, derived.cells) for level, law in laws.items()
-        },
+        "moe90": {level: _margins(derived.cells, law) for level, law in laws.items()},
     }
 
 
-def _margins(table: Table | Derived, law: Noise, codes: Iterable[int]) -> dict[str, int]:
-    """Return the margins of cells and of sums of cells with independent noise."""
-    margins = cell_margins(table, law)
-    return {str(code): margins[code] for code in codes}
+def _margins(cells: Mapping[int, tuple[int, ...]], law: Noise | None) -> dict[str, int]:
+    """Return the margins of sums of cells with independent noise; none without noise."""
+    sums = {} if law is None else {code: [law] * len(parts) for code, parts in cells.items()}
+    return {str(code): margin_of_sum(laws, NINETY) for code, laws in sums.items()}
 
 
 def _totals(plan: Plan) -> list[dict[str, Any]]:

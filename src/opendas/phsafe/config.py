@@ -27,7 +27,7 @@ from opendas.phsafe.tables import TABLES, Table, find_table
 from opendas.phsafe.tables.sensitivity import LevelNoise, Sensitivity, plan_noise, total_loss
 from opendas.phsafe.truncation import Truncation
 from opendas.privacy.exact import canonical_json, parse_fraction
-from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.privacy.relations import LARGEST_LOSS, Mechanism, Neighbours
 from opendas.runs.config.words import nearest
 
 _log = logging.getLogger(__name__)
@@ -243,10 +243,11 @@ class _Checker:
             exact = parse_fraction(str(value), where)
         except ConfigError:
             exact = Fraction(-1)
-        if exact < 0:
-            self._wrong(where, f"expected a number of at least 0, found {_shown(value)}")
-            return None
-        return exact
+        if 0 <= exact <= LARGEST_LOSS:
+            return exact
+        wanted = "of at least 0" if exact < 0 else "up to 1e15, or Infinity"
+        self._wrong(where, f"expected a number {wanted}, found {_shown(value)}")
+        return None
 
     def _taus(self, value: Any) -> dict[str, int]:
         taus: dict[str, int] = {}

@@ -65,6 +65,8 @@ class HouseholdOptions(ActOptions):
         object.__setattr__(self, "truncation", Truncation(self.truncation))
         cells = {table.name: set(table.cells) for table in self.tables}
         for one in self.derived:
+            if one.name in cells:
+                raise ConfigError(f"table {one.name} is measured, and derived too; rename one of them.")
             parts = {part for summed in one.cells.values() for part in summed}
             if not parts <= cells.get(one.source, parts):
                 raise ConfigError(f"table {one.name} sums cells that {one.source} does not have.")
@@ -103,7 +105,7 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
             found = households.validate()
             found.refuse_errors(data)
             act.clock.lap("check")
-            act.find_account(_tagger(plan.config, data, households))
+            act.find_account(tagger(plan.config, data, households))
             identified = act.identify(planned, partial(_input_tag, households))
             if act.is_finished:
                 return act.answer()
@@ -136,12 +138,11 @@ def run_exact(
     - Returns `findings`: errors that a private run refuses; here, rows that have a cell are counted.
     """
     config = read_config(config_path, Mode.NON_PRIVATE, options.tables)
-    refuse_other(out, Mode.NON_PRIVATE)
     with exact_folder(out):
         declared = exact_declarations(config, options.derived)
         with _open(config, data, options) as households:
-            note_reading(EXACT, _tagger(config, data, households), product=PRODUCT)
             found = households.validate(every_table=True)
+            note_reading(EXACT, tagger(config, data, households), product=PRODUCT)
             options.tell("counting", 0, 1)
             tables = lay_out(declared, households.count_exactly(declared))
         options.tell("counting", 1, 1)
@@ -169,12 +170,12 @@ class LocalHouseholds:
     def __init__(self, inputs: Inputs, config: Config, progress: Progress | None = None) -> None:
         self._inputs = inputs
         self._config = config
-        self._linked = link(inputs, config.state_filter)
+        self.linked = link(inputs, config.state_filter)
         self._progress = progress
 
     def validate(self, *, every_table: bool = False) -> Validation:
         """Validate the input."""
-        return validate(self._inputs, self._linked, self._config, every_table=every_table)
+        return validate(self._inputs, self.linked, self._config, every_table=every_table)
 
     def canonical_bytes(self) -> bytes:
         """Return the bytes that the input tag digests; see :mod:`opendas.phsafe.inputs.linking`."""
@@ -182,11 +183,11 @@ class LocalHouseholds:
 
     def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
         """Return the cube of each table with a budget, after truncation; `keys` are the selection keys."""
-        return count_tables(plan, self._linked, keys, self._progress)
+        return count_tables(plan, self.linked, keys, self._progress)
 
     def count_exactly(self, tables: dict[str, Table]) -> dict[str, Ints]:
         """Return the cube of each table as the non-private mode counts it."""
-        return exact_cubes(tables, self._linked, len(self._config.state_filter))
+        return exact_cubes(tables, self.linked, len(self._config.state_filter))
 
 
 Households: TypeAlias = "LocalHouseholds | SparkHouseholds"
@@ -229,13 +230,17 @@ def _input_tag(households: Households, key: RunKey) -> str:
     return key.tag(households.canonical_bytes())
 
 
-def _tagger(config: Config, data: Path | str, households: Households) -> InputTagger:
+def tagger(config: Config, data: Path | str, households: Households) -> InputTagger:
     """Return the function that tags the input under a book's key."""
     return InputTagger(_record_files(config, data), partial(_input_tag, households))
 
 
 def _record_files(config: Config, data: Path | str) -> tuple[Path, ...]:
-    """Return the files of persons and units; files of places are public and shared by data sets."""
+    """Return the files of persons and units; files of places are public and shared by data sets.
+
+    Folders of parts, which the engine spark reads, are left out: parts without rows are alike in many data
+    sets. The tag of the rows finds those.
+    """
     if RemoteAddress.of(str(data)):
         return ()
     if config.reader == "cef":
@@ -243,7 +248,7 @@ def _record_files(config: Config, data: Path | str) -> tuple[Path, ...]:
 
         persons, units, _ = find_files(Path(data), config.state_filter)
         return (*persons, *units)
-    return (Path(data) / "persons.csv", Path(data) / "units.csv")
+    return tuple(path for path in (Path(data) / "persons.csv", Path(data) / "units.csv") if path.is_file())
 
 
 def _planned(plan: Plan, data: Path | str) -> Planned:

@@ -79,7 +79,7 @@ class SparkHouseholds:
 
     def __init__(self, session: SparkSession, data: str, config: Config, tell: Tell | None = None) -> None:
         self._data, self._config, self._tell = data, config, tell
-        self._digests: dict[int, bytes] = {}
+        self._digests: dict[int, bytes] | None = None
         with spark_failures():
             files = find_files(session, data)
         findings = [finding for file in files for finding in file.findings]
@@ -131,6 +131,8 @@ class SparkHouseholds:
 
     def canonical_bytes(self) -> bytes:
         """Return what the input tag is made of; after :meth:`validate`."""
+        if self._digests is None:
+            raise AssertionError("households are validated before they are tagged")
         return canonical_bytes(self._digests)
 
     def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
@@ -149,7 +151,7 @@ class SparkHouseholds:
                 few = -(-self._partitions // _SUMMED_TOGETHER)
                 counted = counted.coalesce(few).mapInArrow(EachPartition(sum_answers), ANSWER_TYPES)
             cubes, digests = add_counts(answers(counted).values())
-        if self._digests and digests != self._digests:
+        if self._digests is not None and digests != self._digests:
             raise PrivacyError(
                 f"{self._data} changed while it was counted: its rows are no longer those that were checked. "
                 "Nothing was drawn from them. Start again with files that nobody writes to."
@@ -252,9 +254,7 @@ def _broken_rows(broken: pa.Table, files: InputFiles) -> list[Finding]:
     kinds, lines, found = (broken.column(name).to_pylist() for name in ("kind", "line", "first"))
     findings = []
     for kind, line, fields in sorted(zip(kinds, lines, found, strict=True)):
-        file, at = sources[kind - BROKEN].locate(line)
-        rule = f"expected {len(KINDS[kind - BROKEN].columns)} fields, found {fields}"
-        findings.append(Finding(file, at, None, rule))
+        findings.append(KINDS[kind - BROKEN].broken(*sources[kind - BROKEN].locate(line), fields))
     return findings
 
 

@@ -24,7 +24,7 @@ from opendas.errors import Finding
 from opendas.phsafe.inputs.findings import InputFiles, Source
 from opendas.phsafe.inputs.linking import bucket_of
 from opendas.phsafe.inputs.read_csv import KINDS, check_header, parse_rows
-from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units, from_words, to_words
+from opendas.phsafe.inputs.records import Inputs, from_words, to_words
 from opendas.version import __version__
 
 if TYPE_CHECKING:
@@ -168,8 +168,7 @@ def _parse(kind: int, lines: pa.Array, first: int) -> Iterator[pa.RecordBatch]:
     """Parse consecutive lines, the first of which has the number `first`."""
     whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines.cast(pa.binary()))
     text = pc.binary_join(whole, b"\n")[0].as_buffer()
-    file = KINDS[kind]
-    rows, broken = parse_rows(text, file.columns, file.rows, first)
+    rows, broken = parse_rows(text, KINDS[kind], first)
     yield _batch(kind, rows.mafid, to_words(rows), rows.line)
     if broken:
         numbers = np.array(list(broken), dtype=np.int64)
@@ -200,20 +199,18 @@ def gather(batches: Batches, states: npt.NDArray[np.bool_], files: InputFiles) -
     """
     table = pa.Table.from_batches(batches, schema=ROW_SCHEMA)
     kind = table.column("kind").to_numpy()
-    places: Places = _rows_of(table, kind, Places)
+    persons, units, places = (_rows_of(table, kind, number) for number in range(len(KINDS)))
     places = places.take((places.state >= 0) & states[places.state])
     known = np.unique(places.mafid)
-    persons, units = (_rows_of(table, kind, of) for of in (Persons, Units))
     inputs = Inputs(
         persons.take(np.isin(persons.mafid, known)), units.take(np.isin(units.mafid, known)), places, files
     )
     return inputs, table.filter(pa.array(kind >= BROKEN))
 
 
-def _rows_of(table: pa.Table, kind: npt.NDArray[np.int8], of: type[Any]) -> Any:
-    number = next(number for number, file in enumerate(KINDS) if file.rows is of)
+def _rows_of(table: pa.Table, kind: npt.NDArray[np.int8], number: int) -> Any:
     part = table.filter(pa.array(kind == number))
     mafid, first, second, line = (
         part.column(name).to_numpy() for name in ("mafid", "first", "second", "line")
     )
-    return from_words(of, mafid, np.column_stack([first, second]), line)
+    return from_words(KINDS[number].rows, mafid, np.column_stack([first, second]), line)

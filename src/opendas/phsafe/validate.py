@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from opendas.arrays import Bools, Ints
+from opendas.arrays import Bools, Ints, positions_of
 from opendas.errors import DataError, Finding
 from opendas.phsafe.config import Config
 from opendas.phsafe.counting import counted_rows
@@ -35,7 +35,6 @@ from opendas.phsafe.inputs.levels import Iteration
 from opendas.phsafe.inputs.linking import Linked, check_keys, sort_inputs
 from opendas.phsafe.inputs.records import Inputs, Persons, Units
 from opendas.phsafe.tables import IteratesBy, Joined, Table
-from opendas.readers.columns.coding import positions_of
 
 _HOUSEHOLDER = 20
 _HOUSING_UNIT, _PERSON_IN_HOUSING_UNIT = 2, 3

@@ -10,6 +10,9 @@ from opendas.privacy.exact import format_fraction
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 from opendas.sampling.mechanisms import AnyNoise, StatedNoise, is_stated
 
+LARGEST_LOSS = 10**15
+"""Largest accepted loss, beyond any use; above it, certificate figures overflow doubles."""
+
 
 class Neighbours(StrEnum):
     """Pairs of data sets that the guarantee compares.

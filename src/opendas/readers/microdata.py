@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from opendas.arrays import Codes, Ints
+from opendas.arrays import Codes, Ints, positions_of
 from opendas.errors import SchemaError
 from opendas.files.mdf.dhc_units import household_cells, unit_levels
 from opendas.files.mdf.layout import Column, record_kinds
@@ -216,8 +216,8 @@ class Kinds:
             codes = codes_of(batch, column.name, known, rule, log)
             usable &= codes >= 0
             key = key * len(column.values) + codes
-        place = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
-        apart = usable & (keys[place] != key)
+        place = positions_of(keys, key)
+        apart = usable & (place < 0)
         names = ", ".join(column.name for column in columns[1:])
         batch.report(apart, columns[0].name, f"expected codes that go together in {names}", log, SchemaError)
         return np.where(usable & ~apart, cell[place], -1)

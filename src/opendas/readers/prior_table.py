@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from opendas.arrays import Codes, Ints
+from opendas.arrays import Codes, Ints, positions_of
 from opendas.errors import FormatError, GeographyError
-from opendas.readers.columns.coding import codes_of, geocodes_of, positions_of, whole_numbers
+from opendas.readers.columns.coding import codes_of, geocodes_of, whole_numbers
 from opendas.readers.columns.csv_parquet import read_batches
 from opendas.readers.columns.findings import FindingLog
 from opendas.schema.histogram import Histogram

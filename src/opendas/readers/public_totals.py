@@ -10,18 +10,15 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv as pacsv
 
 from opendas.arrays import Codes, Ints
 from opendas.errors import ConfigError, FormatError
 from opendas.files.nmf.public_totals import PublicTotals
-from opendas.files.storage.parquet import open_parquet, reading
-from opendas.readers.columns.csv_parquet import opened_zip
+from opendas.readers.columns.coding import distinct_texts, whole_numbers
+from opendas.readers.columns.csv_parquet import column_names, no_rows, read_batches
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.pl94.header import block_geocodes
-from opendas.readers.pl94.reader import VINTAGES
+from opendas.readers.pl94.reader import VINTAGES, official_reader
 
 _GEOGRAPHY = ("GEO_ID", "GEOID", "GEOID20", "GEOID10", "GEOCODE")
 _PEOPLE = ("P0010001", "P1_001N", "P001001", "POP100", "POP")
@@ -43,82 +40,64 @@ def read_public_totals(path: Path) -> PublicTotals:
 
 
 def _of_zip(path: Path) -> PublicTotals:
-    with opened_zip(path, "The file of totals cannot be unpacked.", "expected a whole zip") as archive:
-        old = any(re.search(r"geo2010[^/]*\.pl$", name, re.IGNORECASE) for name in archive.namelist())
-    log = FindingLog()
-    parsed = VINTAGES["pl94-2010" if old else "pl94-2020"].parse(path, log)
-    log.raise_if_any(f"{path.name} cannot be read as redistricting data.")
-    if parsed is None:
-        raise FormatError(f"{path.name} cannot be read as redistricting data.")
-    header, tables = parsed
-    codes = block_geocodes(header, log)
-    log.raise_if_any(f"{path.name}: the geography is not usable.")
-    if codes is None:
-        raise FormatError(f"{path.name}: it holds no block.")
-    blocks = header.is_block
-    people = int(tables["P1"][blocks, 0].sum())
-    return _sorted(
-        path.name, {codes[0][:2].decode(): people}, codes, tables["H1"][blocks, 0].astype(np.int64)
-    )
+    header, tables = VINTAGES[official_reader(path)].parse(path)
+    codes, blocks = block_geocodes(header), header.is_block
+    people = {codes[0][:2].decode(): int(tables["P1"][blocks, 0].sum())}
+    return _sorted(path.name, people, codes, tables["H1"][blocks, 0].astype(np.int64))
 
 
 def _of_table(path: Path) -> PublicTotals:
-    with reading(path):
-        if path.suffix.lower() == ".parquet":
-            table = open_parquet(path).read()
-        else:
-            with path.open("rb") as file:
-                bar = b"|" in file.readline()
-            options = pacsv.ConvertOptions(column_types=dict.fromkeys(_GEOGRAPHY, pa.string()))
-            parsing = pacsv.ParseOptions(delimiter="|" if bar else ",")
-            table = pacsv.read_csv(path, parse_options=parsing, convert_options=options)
-    names = {name.strip().upper(): name for name in table.column_names}
-    code = next((names[name] for name in _GEOGRAPHY if name in names), None)
-    people = next((names[name] for name in _PEOPLE if name in names), None)
-    housing = next((names[name] for name in _HOUSING if name in names), None)
+    known = column_names(path)
+    names = {name.strip().upper(): name for name in known}
+    code, people, housing = (
+        next((names[name] for name in columns if name in names), None)
+        for columns in (_GEOGRAPHY, _PEOPLE, _HOUSING)
+    )
     if code is None or (people is None and housing is None):
         raise FormatError(
             f"{path.name}: expected a column of geography ({', '.join(_GEOGRAPHY[:2])}) and one of "
-            f"{', '.join((*_PEOPLE[:3], *_HOUSING[:3]))}; found {', '.join(table.column_names[:8])}."
+            f"{', '.join((*_PEOPLE[:3], *_HOUSING[:3]))}; found {', '.join(known[:8])}."
         )
-    text = [re.sub(r"^\d{7}US", "", str(value).strip()) for value in table.column(code).to_pylist()]
-    short = [i for i, value in enumerate(text) if value.isdigit() and len(value) in (_STATE - 1, _BLOCK - 1)]
-    for i in short:  # a leading zero is lost in many programs
-        text[i] = "0" + text[i]
-    state = [i for i, value in enumerate(text) if len(value) == _STATE and value.isdigit()]
-    block = [i for i, value in enumerate(text) if len(value) == _BLOCK and value.isdigit()]
+    log, rows = FindingLog(), 0
+    parts: list[tuple[Codes, Ints, Ints]] = []
+    for batch in read_batches(path, [name for name in (code, people, housing) if name is not None], log):
+        index, texts = distinct_texts(batch, code)
+        areas = np.array([_area(text) for text in texts], dtype=f"S{_BLOCK}")[index]
+        asked = ((people, areas != b""), (housing, np.strings.str_len(areas) == _BLOCK))
+        none = np.full(batch.rows, -1, dtype=np.int64)
+        number, units = (
+            none if name is None else whole_numbers(batch, name, log, here) for name, here in asked
+        )
+        parts.append((areas, number, units))
+        rows += batch.rows
+    log.raise_if_any(f"{path.name} cannot be read as published totals.")
+    if not parts:
+        raise no_rows(path)
+    codes, number, units = (np.concatenate(each) for each in zip(*parts, strict=True))
+    width = np.strings.str_len(codes)
+    states, blocks = width == _STATE, width == _BLOCK
     totals: dict[str, int] = {}
-    if people is not None and state:
-        counts = _whole(table.column(people), state, people, path.name)
-        totals = dict(zip((text[i] for i in state), counts.tolist(), strict=True))
-        if len(totals) < len(state):
+    if people is not None:
+        chosen = states if states.any() else blocks
+        for area, count in zip(codes[chosen].astype("S2").tolist(), number[chosen].tolist(), strict=True):
+            totals[area.decode()] = totals.get(area.decode(), 0) + count
+        if len(totals) < states.sum():
             raise FormatError(f"{path.name}: a state appears twice.")
-    elif people is not None and block:
-        counts = _whole(table.column(people), block, people, path.name)
-        for i, count in zip(block, counts.tolist(), strict=True):
-            totals[text[i][:2]] = totals.get(text[i][:2], 0) + count
-    codes, units = np.zeros(0, dtype="S15"), np.zeros(0, dtype=np.int64)
-    if housing is not None and block:
-        codes = np.array([text[i].encode() for i in block], dtype="S15")
-        units = _whole(table.column(housing), block, housing, path.name)
-    if not totals and not len(codes):
+    if housing is None:
+        blocks[:] = False
+    if not totals and not blocks.any():
         raise FormatError(
             f"{path.name}: no people of states and no housing units of blocks; these alone were exact, and "
-            f"its {len(text)} rows are of other areas."
+            f"its {rows} rows are of other areas."
         )
-    return _sorted(path.name, totals, codes, units)
+    return _sorted(path.name, totals, codes[blocks], units[blocks])
 
 
-def _whole(column: pa.ChunkedArray, rows: list[int], name: str, source: str) -> Ints:
-    """Return counts of some rows, int64."""
-    try:
-        found = pc.cast(column.take(pa.array(rows)), pa.int64())
-    except pa.ArrowInvalid as error:
-        raise FormatError(f"{source}: a count in {name} that is not a whole number.") from error
-    counts = np.asarray(found.fill_null(-1), dtype=np.int64)
-    if bool(np.any(counts < 0)):
-        raise FormatError(f"{source}: a count in {name} that is missing or below zero.")
-    return counts
+def _area(text: str) -> bytes:
+    """Return the digits of a state or block, and nothing for another area; programs lose a leading zero."""
+    digits = re.sub(r"^\d{7}US", "", text.strip())
+    digits = "0" * (len(digits) in (_STATE - 1, _BLOCK - 1)) + digits
+    return digits.encode() if re.fullmatch(f"[0-9]{{{_STATE}}}|[0-9]{{{_BLOCK}}}", digits) else b""
 
 
 def _sorted(source: str, people: dict[str, int], codes: Codes, housing: Ints) -> PublicTotals:

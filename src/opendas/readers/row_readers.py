@@ -9,6 +9,7 @@ records.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -393,9 +394,9 @@ def _unread_identifiers(path: Source, read: Collection[str]) -> Iterator[Finding
         if name in read or not seems_identifier(name):
             continue
         log = FindingLog()
-        for batch in itertools.islice(read_batches(path, [name], log, rows=_LOOKED_AT), 1):
-            values = len(np.unique(unit_ids(batch, name, log)))
-            if several_rows(values, batch.rows):
+        with contextlib.suppress(FormatError):  # lists, say, which nothing reads
+            batch = next(read_batches(path, [name], log, rows=_LOOKED_AT), None)
+            if batch and several_rows(len(np.unique(unit_ids(batch, name, log))), batch.rows):
                 rule = (
                     "this column seems to say whose a record is, and some have several: what is protected is "
                     f'one row. [input] unit_id = "{name}" and at_most protect all rows of one'

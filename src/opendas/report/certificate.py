@@ -121,7 +121,7 @@ def _finite(loss: Loss | None) -> Fraction | None:
 def _total(spent: Spent, runs: Sequence[RunFacts], delta: Fraction, tied: int) -> dict[str, object]:
     pure = spent.epsilon is not None
     loss = _finite(spent.epsilon if pure else spent.rho)
-    records = {f"one {run.protected_unit}" for run in runs}
+    records = {f"one {run.protected_unit}" for run in runs if run.protected_unit != "record"}
     several = [run for run in runs if run.contribution is not None or run.companion is not None]
     records -= {f"one {run.protected_unit}" for run in several}
     total = {

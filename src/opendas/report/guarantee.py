@@ -102,9 +102,10 @@ def _change(run: RunFacts) -> str:
         return f"adding or removing all records of one {run.protected_unit}"
     if run.companion is not None and run.neighbours == "bounded":
         return f"one {run.protected_unit}, whose record here is replaced by another, appears or vanishes"
+    record = "record" if run.protected_unit == "record" else f"{run.protected_unit} record"
     if run.neighbours == "bounded":
-        return f"replacing one {run.protected_unit} record by another"
-    return f"adding or removing one {run.protected_unit} record"
+        return f"replacing one {record} by another"
+    return f"adding or removing one {record}"
 
 
 def _loss(run: RunFacts) -> str:
@@ -246,10 +247,20 @@ def _finite(act: EarlierAct) -> Fraction:
     return Fraction(0) if act.loss is None else act.loss
 
 
-def _not_protected(run: RunFacts) -> str:
-    facts = run.invariants if run.protection is None else run.protection.facts
+def _facts(run: RunFacts) -> tuple[str, ...]:
+    return run.invariants if run.protection is None else run.protection.facts
+
+
+def nothing_exact(run: RunFacts) -> bool:
+    """Whether no statistic of the confidential data is published exactly."""
+    read = run.domain is not None and bool(run.domain.from_records)
+    return not (_facts(run) or DEMONSTRATION_FRAME in run.stamps or read)
+
+
+def not_protected(run: RunFacts) -> str:
+    """State what is published exactly, and hence not protected."""
     text = _invariants(run.invariants) if run.protection is None else _exact_facts(run.protection)
-    if POPULATED_LEAVES in facts:
+    if POPULATED_LEAVES in _facts(run):
         text += (
             " The frame was taken from the records: whether a leaf is populated is published and not "
             "protected."
@@ -260,13 +271,9 @@ def _not_protected(run: RunFacts) -> str:
             "not protected."
         )
     text += _domain_words(run)
-    if not (facts or DEMONSTRATION_FRAME in run.stamps or _reads_records(run)):
+    if nothing_exact(run):
         text += " No statistic of the confidential data is published exactly."
     return text
-
-
-def _reads_records(run: RunFacts) -> bool:
-    return run.domain is not None and bool(run.domain.from_records)
 
 
 def _domain_words(run: RunFacts) -> str:
@@ -368,7 +375,7 @@ def _paragraphs(run: RunFacts) -> tuple[str, ...]:
         *_conversion(run),
         *_tied(run),
         *_units(run),
-        _not_protected(run),
+        not_protected(run),
         *_left_protected(run),
         *(
             [KEY_MEANING[KeyCustody.NONE]]

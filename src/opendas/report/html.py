@@ -17,7 +17,7 @@ from opendas.privacy.attacker import pure_power_bound, zcdp_power_bound
 from opendas.privacy.zcdp import Account
 from opendas.report import views
 from opendas.report.facts import RunFacts
-from opendas.report.guarantee import STAMP_MEANING, guarantees, limits
+from opendas.report.guarantee import STAMP_MEANING, guarantees, limits, not_protected, nothing_exact
 from opendas.report.pictures import (
     POWER_LEVELS,
     WIDTH,
@@ -35,7 +35,8 @@ from opendas.report.pictures import (
     share_bar,
     text,
 )
-from opendas.report.views import invariant_words, loss_words, plural
+from opendas.report.views import invariant_words, loss_words, many, plural
+from opendas.schema.attributes import listed
 from opendas.version import __version__
 
 
@@ -61,20 +62,22 @@ def _in_100(chance: float) -> int:
     return math.ceil(100 * chance)
 
 
-def _joined(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+def _records(run: RunFacts) -> str:
+    if run.contribution is None:
+        return plural(run.protected_unit, run.records)
+    return f"{plural('record', run.records)} of {many(run.protected_unit)}"
 
 
 def _released(runs: Sequence[RunFacts]) -> str:
     estimated = [run for run in runs if run.estimated]
     said = []
     if estimated:
-        units = _joined([plural(run.protected_unit, run.records) for run in estimated])
-        places = _joined(list(dict.fromkeys(plural(*list(run.geounits.items())[-1]) for run in estimated)))
+        units = listed([_records(run) for run in estimated])
+        places = listed(list(dict.fromkeys(plural(*list(run.geounits.items())[-1]) for run in estimated)))
         said.append(f"{units}, as whole records in {places}; they add up at every level.")
     measured = [run for run in runs if not run.estimated]
     if measured:
-        answers = _joined([f"{run.draws:,} of {run.product}" for run in measured])
+        answers = listed([f"{run.draws:,} of {run.product}" for run in measured])
         said.append(f"Noisy answers, from which no records were estimated yet: {answers}.")
     return " ".join(said)
 
@@ -82,9 +85,9 @@ def _released(runs: Sequence[RunFacts]) -> str:
 def _exact(runs: Sequence[RunFacts]) -> str:
     named = [f"{invariant_words(name)} ({run.product})" for run in runs for name in run.invariants]
     if not named:
-        return "No count."
-    listed = "; ".join(named)
-    return f"{listed[0].upper()}{listed[1:]}. What is exact is not protected."
+        return " ".join(not_protected(run) for run in runs if not nothing_exact(run)) or "No count."
+    said = "; ".join(named)
+    return f"{said[0].upper()}{said[1:]}. What is exact is not protected."
 
 
 def has_replicates(files: Sequence[Mapping[str, Any]]) -> bool:
@@ -92,7 +95,9 @@ def has_replicates(files: Sequence[Mapping[str, Any]]) -> bool:
     return any(str(file["path"]).startswith("replicates/") for file in files)
 
 
-def _errors(files: Sequence[Mapping[str, Any]]) -> str:
+def _errors(runs: Sequence[RunFacts], files: Sequence[Mapping[str, Any]]) -> str:
+    if not any(run.estimated for run in runs):
+        return "Answers carry noise, whose size this page states."
     said = "Counts carry noise unless they follow from exact ones or from the public frame. "
     if has_replicates(files):
         return f"{said}This release holds replicates: opendas margin gives the error of each count."
@@ -121,7 +126,7 @@ def opening(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: st
     return [
         ("Released", _released(runs)),
         ("Exact", _exact(runs)),
-        ("Not exact", _errors(certificate["files"])),
+        ("Not exact", _errors(runs, certificate["files"])),
         ("Protected", _attacker(runs)),
         ("Privacy loss", f"{losses}. Smaller is stronger."),
         (
@@ -184,6 +189,7 @@ def _environment() -> Environment:
         runs_words=views.runs_words,
         plural=views.plural,
         many=views.many,
+        one=views.one,
     )
     return environment
 
@@ -192,12 +198,14 @@ def _power(run: RunFacts) -> tuple[list[tuple[str, str]], str]:
     """Bound the power of any test: rows at several false-positive rates, and a curve."""
     if run.pure or run.loss is None or not run.guaranteed:
         return [], ""
-    few, many = ([zcdp_power_bound(run.loss, level) for level in at] for at in (_FALSE_ALARMS, POWER_LEVELS))
+    few, all_levels = (
+        [min(1.0, zcdp_power_bound(run.loss, level)) for level in at] for at in (_FALSE_ALARMS, POWER_LEVELS)
+    )
     rows = [
-        (f"{alpha * 100:g} %", f"{min(power, 1.0) * 100:.1f} %")
+        (f"{alpha * 100:g} %", f"{power * 100:.1f} %")
         for alpha, power in zip(_FALSE_ALARMS, few, strict=True)
     ]
-    return rows, power_svg(POWER_LEVELS, {"at most": [min(power, 1.0) for power in many]})
+    return rows, power_svg(POWER_LEVELS, {"at most": all_levels})
 
 
 def _spine_view(run: RunFacts) -> dict[str, Any] | None:
@@ -223,7 +231,7 @@ def _curve_picture(run: RunFacts) -> str:
         points = {round(-math.log10(p.delta)): p for p in views.curve(run)}
         epsilons = {k: p.cks if formula == "cks" else p.bun_steinke for k, p in points.items()}
         mark = (-math.log10(run.delta), Account(run.loss, run.delta).epsilon(formula))
-        curves.append(Curve(formula, style, epsilons, mark))
+        curves.append(Curve(formula, style, epsilons, (mark,)))
     return curve_svg(curves, numbers=True)
 
 
@@ -240,7 +248,7 @@ def _run_view(run: RunFacts, guarantee: Sequence[str]) -> dict[str, Any]:
         "matrix": matrix,
         "noise": [(views.query_words(row.query), *map(views.margin_words, row.noise)) for row in matrix],
         "margins": margins,
-        "margin_bars": margin_bars(margins) if any(entry.margin for entry in margins) else "",
+        "margin_bars": margin_bars(margins) if any(entry.margin is not None for entry in margins) else "",
         "share_bar": share_bar(run.geolevel_shares),
         "curve": _curve_picture(run) if points else "",
         "points": [
@@ -255,6 +263,7 @@ def _run_view(run: RunFacts, guarantee: Sequence[str]) -> dict[str, Any]:
         "official_words": views.official_sentences(run),
         "power": power,
         "power_picture": power_picture,
+        "exact": "No statistic is published exactly." if nothing_exact(run) else not_protected(run),
         "guarantee": guarantee,
         "spine": _spine_view(run),
         "pyramids": [(one, pyramid_svg(one)) for one in run.pyramids],

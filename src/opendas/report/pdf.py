@@ -49,6 +49,7 @@ from opendas.report.views import (
     official_head,
     official_rows,
     official_sentences,
+    one,
     partial_losses,
     percent,
     plural,
@@ -273,10 +274,10 @@ def _canvas_with(footer: str, certificate: Mapping[str, Any]) -> type[_NumberedC
 
 
 def _protected(run: RunFacts) -> str:
+    unit = one(run.protected_unit)
     if run.contribution is None:
-        return f"a {run.protected_unit}, one record"
-    most = run.contribution.at_most
-    return f"a {run.protected_unit}, at most {most} record{'s' if most > 1 else ''}"
+        return unit if unit == "a record" else f"{unit}, one record"
+    return f"{unit}, at most {plural('record', run.contribution.at_most)}"
 
 
 def _front(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: str) -> list[Flowable]:
@@ -353,8 +354,8 @@ def _guarantee(runs: Sequence[RunFacts]) -> list[Flowable]:
 def _estimation(run: RunFacts) -> str:
     if not run.estimated:
         return run.estimator
-    failsafe = f"{len(run.failsafe):,} families relaxed" if run.failsafe else "not used"
-    solved = f"{run.families:,} families, of which {run.fallbacks:,} needed the fallback solver"
+    failsafe = f"{plural('family', len(run.failsafe))} relaxed" if run.failsafe else "not used"
+    solved = f"{plural('family', run.families)}, of which {run.fallbacks:,} needed the fallback solver"
     return f"{run.estimator_words}; {solved}; failsafe {failsafe}"
 
 
@@ -523,7 +524,12 @@ def _files(certificate: Mapping[str, Any]) -> list[Flowable]:
         ]
     rest = len(certificate["files"]) - len(listed)
     if rest:
-        story.append(_paragraph(f"{rest:,} more files are listed in certificate.json.", _NOTE))
+        story.append(
+            _paragraph(
+                f"{plural('more file', rest)} {'is' if rest == 1 else 'are'} listed in certificate.json.",
+                _NOTE,
+            )
+        )
     return story
 
 

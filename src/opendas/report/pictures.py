@@ -120,48 +120,67 @@ def margin_bars(margins: Sequence[TotalMargin]) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A curve of epsilon against delta."""
+    """A curve."""
 
     name: str
     style: str  # class in the page's style sheet
-    # Epsilon at ``delta = 10**-exponent``; every curve of a picture has the same ascending exponents.
-    epsilons: Mapping[int, float]
-    mark: tuple[float, float] | None = None  # point to mark: exponent and epsilon
+    # By place, ascending; epsilon against delta has an exponent as place.
+    points: Mapping[int, float] | Mapping[float, float]
+    marks: Sequence[tuple[float, float]] = ()  # points to mark
 
 
 def curve_svg(curves: Sequence[Curve], *, numbers: bool = False) -> Markup:
-    """Draw epsilon against delta; with `numbers`, label each mark with its epsilon."""
+    """Draw epsilon against delta, ``10**-exponent``; with `numbers`, label each mark with its epsilon."""
+    places = [(float(k), f"1e-{k}" if k % 3 == 1 else "") for k in curves[0].points]
+    label = "Epsilon against delta by both conversions; a table follows"
+    return lines_svg(curves, places, ("delta", "epsilon"), label, numbers=numbers)
+
+
+def lines_svg(
+    curves: Sequence[Curve],
+    places: Sequence[tuple[float, str]],
+    axes: tuple[str, str],
+    label: str,
+    *,
+    numbers: bool = False,
+) -> Markup:
+    """Draw curves from 0 up; with `numbers`, label each mark with its height.
+
+    - `places`: along the axis, from its start to its end, with their names.
+    - `axes`: what is drawn along and up.
+    """
     left, right, top, bottom = 44.0, WIDTH - 120.0, 14.0, 252.0
-    exponents = list(curves[0].epsilons)
-    marks = ticks(0.0, max(max(curve.epsilons.values()) for curve in curves))
+    (first, _), (last, _) = places[0], places[-1]
+    heights = ticks(0.0, max(max(curve.points.values()) for curve in curves))
 
-    def x(exponent: float) -> float:
-        return left + (right - left) * (exponent - exponents[0]) / (exponents[-1] - exponents[0])
+    def x(place: float) -> float:
+        return left + (right - left) * (place - first) / (last - first)
 
-    def y(epsilon: float) -> float:
-        return bottom - (bottom - top) * epsilon / marks[-1]
+    def y(height: float) -> float:
+        return bottom - (bottom - top) * height / heights[-1]
 
-    parts = [opened(292, "Epsilon against delta by both conversions; a table follows")]
-    for mark in marks:
+    parts = [opened(292, label)]
+    for mark in heights:
         parts.append(line(left, y(mark), right, y(mark), "grid"))
         parts.append(text(left - 8, y(mark) + 4, f"{mark:g}", "end"))
-    parts += [text(x(k), bottom + 18, f"1e-{k}", "middle") for k in exponents if k % 3 == 1]
-    parts.append(text((left + right) / 2, bottom + 37, "delta", "middle", "muted"))
-    parts.append(text(left + 6, top - 4, "epsilon", "start", "muted"))
-    highest = max(curves, key=lambda curve: curve.epsilons[exponents[-1]])
-    for curve in curves:
-        path = " ".join(f"{x(k):.1f},{y(epsilon):.1f}" for k, epsilon in curve.epsilons.items())
+    parts += [text(x(place), bottom + 18, name, "middle") for place, name in places if name]
+    parts.append(text((left + right) / 2, bottom + 37, axes[0], "middle", "muted"))
+    parts.append(text(left + 6, top - 4, axes[1], "start", "muted"))
+    ends = [list(curve.points.values())[-1] for curve in curves]
+    for curve, end in zip(curves, ends, strict=True):
+        path = " ".join(f"{x(place):.1f},{y(height):.1f}" for place, height in curve.points.items())
         parts.append(Markup('<polyline points="{}" class="{}"/>').format(path, curve.style))
-        if curve.mark is not None and exponents[0] <= curve.mark[0] <= exponents[-1]:
-            at, height = x(curve.mark[0]), y(curve.mark[1])
+        for place, height in curve.marks:
+            if not first <= place <= last:
+                continue
             dot = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="4" class="{} dot"/>')
-            parts.append(dot.format(at, height, curve.style))
+            parts.append(dot.format(x(place), y(height), curve.style))
             if numbers:
-                height += -9 if curve is highest else 19
-                parts.append(text(at, height, f"{curve.mark[1]:.2f}", "middle", f"{curve.style} label"))
+                beside = y(height) + (-9 if end == max(ends) else 19)
+                parts.append(text(x(place), beside, f"{height:.2f}", "middle", f"{curve.style} label"))
     at = -math.inf
-    for height, curve in sorted(((y(c.epsilons[exponents[-1]]), c) for c in curves), key=lambda end: end[0]):
-        at = max(height + 4, at + 15)  # labels must not overlap
+    for end, curve in sorted(zip(map(y, ends), curves, strict=True), key=lambda pair: pair[0]):
+        at = max(end + 4, at + 15)  # labels must not overlap
         parts.append(text(right + 8, at, curve.name, "start", f"{curve.style} label"))
     return closed(parts)
 
@@ -241,8 +260,10 @@ def levels_svg(levels: Sequence[LevelSummary]) -> Markup:
     sizes = _log_scale(146, 360, most)
     children = _log_scale(462, WIDTH - 20, most_children)
     parts = [opened(bottom + 26, "Geounits and children at each geolevel; a table follows")]
-    parts += [text(146, 14, "geounits", style="muted"), text(462, 14, "children of one", style="muted")]
-    parts += _axis(children, most_children, _HEAD - 2, bottom)
+    parts.append(text(146, 14, "geounits", style="muted"))
+    if most_children:
+        parts.append(text(462, 14, "children of one", style="muted"))
+        parts += _axis(children, most_children, _HEAD - 2, bottom)
     for number, level in enumerate(levels):
         y = _HEAD + _ROW * number + 4
         parts.append(text(134, y + 16, words(level.geolevel), "end"))

@@ -17,9 +17,11 @@ from opendas.geography.summary import PERCENTS, EntitySummary, LevelSummary, Spi
 from opendas.measurement.protected import Protection
 from opendas.privacy.zcdp import CurvePoint, epsilon_curve
 from opendas.report.facts import RunFacts
+from opendas.schema.attributes import listed
 
 _EXPONENTS = range(1, 17)
 _NORMAL_90 = NormalDist().inv_cdf(0.95)
+_LIKE_YOU = ("eu", "uni", "us", "ut")  # beginnings of nouns with a vowel that is none
 _PLURALS = {"us": "nation", "person": "people", "leaf": "leaves", "group quarters": "group quarters"}
 
 
@@ -32,10 +34,11 @@ def one(noun: str) -> str:
 
     Examples
     --------
-    >>> one("ward"), one("area")
-    ('a ward', 'an area')
+    >>> one("ward"), one("area"), one("urn"), one("unit")
+    ('a ward', 'an area', 'an urn', 'a unit')
     """
-    return f"{'an' if noun[:1].lower() in 'aeio' else 'a'} {noun}"
+    vowel = noun.lower().startswith(("a", "e", "i", "o", "u")) and not noun.lower().startswith(_LIKE_YOU)
+    return f"{'an' if vowel else 'a'} {noun}"
 
 
 def many(noun: str) -> str:
@@ -115,7 +118,7 @@ def runs_words(total: Mapping[str, Any]) -> str:
     """Return the number of runs that a total covers, out of those on the same records."""
     runs, uncovered = total["runs"], total["uncovered"]
     found = f", {total['tied']} of them tied to" if total.get("tied") else ""
-    found += f" and {total['discoveries']} discovery" if total.get("discoveries") else ""
+    found += f" and {plural('discovery', total['discoveries'])}" if total.get("discoveries") else ""
     return (f"{runs} of {runs + uncovered}" if uncovered else str(runs)) + found
 
 
@@ -175,6 +178,8 @@ def official_sentences(run: RunFacts) -> tuple[str, ...]:
     for kind in (*geolevels[-1:], *(["place"] if "place" in kinds else [])):
         row = kinds[kind]
         within = one(f"official {words(kind)}" if census and kind in geolevels else words(kind))
+        if kind == ALL:
+            within = "the whole"
         if not row.largest:
             found.append(
                 f"No record can move within {within}: it would change what is published exactly, or has "
@@ -276,7 +281,7 @@ def total_margins(run: RunFacts) -> tuple[TotalMargin, ...]:
         name, beside = words(level), ""
         whose, total = f"{one(name).capitalize()}'s total", f"The total of {one(name)}"
         if level == ALL:
-            whose = total = f"The total of all {many(run.protected_unit)}"
+            whose = total = f"The total of all {'records' if run.contribution else many(run.protected_unit)}"
         if number < exact or (number == exact and level not in made):
             sentence = f"{total} is an invariant: it is exact."
             found.append(TotalMargin(level, geounits, None, sentence, name))
@@ -377,7 +382,7 @@ def entity_words(category: str) -> str:
 
 def kind_words(kind: str) -> str:
     """Return an official geolevel or an entity category in the plural."""
-    return _ENTITIES.get(kind) or plural(kind, 2).removeprefix("2 ")
+    return "whole" if kind == ALL else _ENTITIES.get(kind) or plural(kind, 2).removeprefix("2 ")
 
 
 def _children(level: LevelSummary) -> str:
@@ -423,9 +428,8 @@ def spine_sentence(spine: SpineSummary) -> str:
     if not made:
         census = all(level.geolevel in CENSUS_GEOLEVELS for level in spine.levels)
         return f"Measurements were taken on the {'official geography' if census else 'levels as declared'}."
-    listed = made[0] if len(made) == 1 else f"{', '.join(made[:-1])} and {made[-1]}"
     return (
         "Measurements were taken on a spine made for this run from public information: at the "
-        f"level{'s' if len(made) > 1 else ''} {listed} its geounits are not the official ones. "
+        f"level{'s' if len(made) > 1 else ''} {listed(made)} its geounits are not the official ones. "
         "Tables are of official areas all the same."
     )

@@ -337,18 +337,21 @@ class Act(Generic[O]):
             )
 
 
-def _changed_when(inputs: Iterable[Path | str]) -> dict[str, int | None]:
-    """Return when each file of an input was changed last, in nanoseconds: by name, nothing of its content.
+def _changed_when(inputs: Iterable[Path | str]) -> dict[str, list[int]]:
+    """Return when the files of an input were changed last, in nanoseconds: by name, nothing of their content.
 
-    Files that are not there are left out, and of an address the text alone is known.
+    Several files may have one name, in folders of their own. Files that are not there are left out, and of an
+    address the text alone is known.
     """
-    found: dict[str, int | None] = {}
+    found: dict[str, list[int]] = {}
     for given in inputs:
         if isinstance(given, str):
-            found[given] = None
+            found[given] = []
             continue
         files = sorted(given.rglob("*")) if given.is_dir() else [given]
-        found |= {path.name: path.stat().st_mtime_ns for path in files if path.is_file()}
+        for path in files:
+            if path.is_file():
+                found.setdefault(path.name, []).append(path.stat().st_mtime_ns)
     return found
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array, csr_array
 
 from opendas.allocation.after_least_squares_joint import (
     JointAllocation,
@@ -24,7 +23,6 @@ from opendas.allocation.joint import Pair, QueryAllocation, allocate_queries, pa
 from opendas.allocation.level_counts import LevelCounts
 from opendas.budget.allocation import DEFAULT_DELTA, EVERY_OTHER, Budget
 from opendas.budget.presets import preset
-from opendas.constraints.table import invariant_geolevels
 from opendas.custody.account import ALLOCATE
 from opendas.custody.folders import write_atomic
 from opendas.errors import ConfigError, DataError, PrivacyError
@@ -44,12 +42,7 @@ _PUBLIC = "public node counts: geounits of the frame on this spine, and cells of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunAllocation:
-    """The allocated budget of a run.
-
-    Parameters
-    ----------
-    allocation : QueryAllocation or JointAllocation
-    """
+    """The allocated budget of a run."""
 
     allocation: QueryAllocation | JointAllocation
 
@@ -230,7 +223,7 @@ def public_pairs(run: Run) -> tuple[Pair, ...]:
     product = run.product
     fixed = {
         (level, query)
-        for query, declared in invariant_geolevels(product, spine).items()
+        for query, declared in product.invariant_levels(spine).items()
         for level in range(declared + (spine.levels[declared].whole is None))
     }
     pairs = []
@@ -253,26 +246,15 @@ def count_pairs(run: Run) -> tuple[Pair, ...]:
     """
     spine, data = _whole_spine(run), run.read()
     counts = data.histogram.take(spine.leaf_order)
-    table = csr_array((counts.counts, counts.cells, counts.indptr), shape=(counts.rows, counts.size))
     pairs = []
     for number, name in enumerate(spine.names):
-        starts = spine.leaf_starts(number)
-        of_leaf = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-        shape = (len(starts) - 1, counts.rows)
-        ones = np.ones(counts.rows, dtype=np.int64)
-        units = csr_array(coo_array((ones, (of_leaf, np.arange(counts.rows))), shape=shape)) @ table
+        units = counts.aggregate(spine.leaf_starts(number))
         for query in _query_names(run, name):
             group = run.product.workload.group(query)
-            rows = group.row_of_cell.astype(np.int64)
-            ones = np.ones(len(rows), dtype=np.int64)
-            shape = (len(rows), group.size)
-            found = (units @ csr_array(coo_array((ones, (np.arange(len(rows)), rows)), shape=shape))).data
-            found = found[found > 0]
-            empty = (len(starts) - 1) * group.size - len(found)
-            seen = CountHistogram.of(found) if len(found) else None
-            values = np.concatenate([[0], seen.values if seen else []]).astype(np.int64)
-            mult = np.concatenate([[empty], seen.mult if seen else []]).astype(np.int64)
-            pairs.append(Pair(name, query, Level(f"{name}/{query}", CountHistogram(values, mult))))
+            found = units.recoded(group.row_of_cell, group.size).counts
+            empty = units.rows * group.size - len(found)
+            seen = CountHistogram(np.append(found, 0), np.append(np.ones_like(found), empty))
+            pairs.append(Pair(name, query, Level(f"{name}/{query}", seen)))
     return tuple(pairs)
 
 
@@ -418,9 +400,9 @@ def with_budget(text: str, section: str) -> str:
 def _other_sections(lines: Sequence[str]) -> Iterator[str]:
     budget = False
     for line in lines:
-        header = line.strip()
+        header = line.split("#")[0].strip()
         # An inner line of a list of lists starts with a bracket too, but ends with a comma or has no name.
-        if header.startswith("[") and header.split("#")[0].strip().endswith("]") and "=" not in header:
+        if header.startswith("[") and header.endswith("]") and "=" not in header:
             name = header.strip("[").split("]")[0].strip()
             if name[:1].isalpha():
                 budget = name == "budget" or name.startswith("budget.")

@@ -381,10 +381,10 @@ class Release(IntervalEstimates):
         geolevels = [geolevel] if isinstance(geolevel, str) else list(geolevel)
         if long:
             data = long_table(self.path, names, geolevels, allow_derived=allow_derived)
-            return Table(data, self._shape(geometry, geolevels))
-        if len(names) != 1 or len(geolevels) != 1:
+        elif len(names) == len(geolevels) == 1:
+            data = tabulate(self.path, names[0], geolevels[0], allow_derived=allow_derived)
+        else:
             raise ConfigError("several tables or geolevels make one table in long form only: long=True.")
-        data = tabulate(self.path, names[0], geolevels[0], allow_derived=allow_derived)
         return Table(data, self._shape(geometry, geolevels))
 
     def _shape(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from opendas.budget.allocation import Budget
 from opendas.budget.noise import NoiseRow, invariant_shares
 from opendas.budget.presets import preset
-from opendas.constraints.table import invariant_geolevels
 from opendas.custody.stamps import DOMAIN_FROM_RECORDS
 from opendas.demo.synthetic_counts import RECORDS
 from opendas.engines.local import workers_for
+from opendas.errors import ConfigError
 from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Spine
 from opendas.geography.summary import SpineSummary, summarise
@@ -29,55 +29,39 @@ from opendas.report.views import plural
 from opendas.runs.context.facts import noise_rows
 from opendas.runs.context.run import Run
 from opendas.runs.options import RunOptions
-from opendas.runs.prepare import check_without_records
+from opendas.runs.prepare import MOST_RECORDS, check_without_records
 from opendas.runs.simulated.forecast import Forecast, forecast_run, measure_small_run
 from opendas.runs.simulated.sparse import sparse_warning
-from opendas.runs.simulated.trial import OtherEstimator, Trial, Tried, other_estimator
+from opendas.runs.simulated.trial import ONE_DRAW, OtherEstimator, Trial, Tried, other_estimator
 from opendas.topdown.model import WHOLE_TREE
 
 if TYPE_CHECKING:
     import pandas as pd
 
+SKIPPED = (
+    "no other estimator was tried on so many cells: the table is too sparse, and takes another plan first"
+)
+"""What is said in place of what another estimator gives."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanTable:
-    """What a run would measure, and how precisely.
-
-    Parameters
-    ----------
-    run : Run
-    rows : tuple of NoiseRow
-        One per distinct share.
-    warnings : tuple of str
-    stamps : tuple of str
-        Stamps that the certificate would show.
-    expected : tuple of ExpectedRow
-        Expected error of the total at every official geolevel and entity category, by the noise alone; of
-        products of more than :data:`~opendas.intervals.expected_margins.MOST_CELLS` cells also that of small
-        query groups at official geolevels.
-    source : str or None
-        Where the budget's shares come from, as the run file says.
-    gains : tuple of GainRow
-        Expected error by estimator, of every declared query group at the official geolevels of the spine;
-        none where cells are many.
-    protection : Protection or None
-        What the exact facts leave protected.
-    records : float or None
-        About how many records there are.
-    companion : PlanTable or None
-        Of the product's second histogram, which the same run measures first.
-    """
+    """What a run would measure, and how precisely."""
 
     run: Run
-    rows: tuple[NoiseRow, ...]
+    rows: tuple[NoiseRow, ...]  # one per distinct share
     warnings: tuple[str, ...]
-    stamps: tuple[str, ...]
-    expected: tuple[ExpectedRow, ...] = ()
-    source: str | None = None
-    gains: tuple[GainRow, ...] = ()
-    protection: Protection | None = None
-    records: float | None = None
-    companion: PlanTable | None = None
+    stamps: tuple[str, ...]  # that the certificate would show
+    # Of the total at every official geolevel and entity category, by the noise alone; of products of more
+    # than :data:`~opendas.intervals.expected_margins.MOST_CELLS` cells also of small query groups at official
+    # geolevels.
+    expected: tuple[ExpectedRow, ...]
+    source: str | None  # where the budget's shares come from, as the run file says
+    # By estimator, of every declared query group at official geolevels of the spine; none for many cells.
+    gains: tuple[GainRow, ...]
+    protection: Protection  # what the exact facts leave protected
+    records: float | None = None  # about how many there are
+    companion: PlanTable | None = None  # of the product's second histogram, which the same run measures first
 
     @property
     def plan(self) -> MeasurementPlan:
@@ -116,7 +100,9 @@ class PlanTable:
         tried = self.tried()
         records = RECORDS * len(self.run.frame) if self.records is None else self.records
         sparse = sparse_warning(self.run, records)
-        other = other_estimator(self.run, self.records)
+        # A table of many cells that is too sparse needs another plan first: a trial may take minutes.
+        skipped = sparse is not None and self.run.product.schema.size > ONE_DRAW
+        other = SKIPPED if skipped else other_estimator(self.run, self.records)
         return {
             **_loss(budget, budget.total),
             "product": self.plan.product.name,
@@ -126,26 +112,26 @@ class PlanTable:
             "source": self.source,
             "stamps": list(self.stamps),
             "warnings": [*self.warnings, *([] if sparse is None else [sparse])],
-            "usual": [row.to_dict() for row in tried.usual],
-            "other_estimator": other.to_dict() if isinstance(other, OtherEstimator) else None,
+            "usual": [asdict(row) for row in tried.usual],
+            "other_estimator": asdict(other) if isinstance(other, OtherEstimator) else None,
             "other_not_tried": other if isinstance(other, str) else None,
             "rows": [row.to_dict() for row in self.rows],
             "expected": [row.to_dict() for row in self.expected],
             "gains": [row.to_dict() for row in self.gains],
-            "protection": None if self.protection is None else self.protection.to_dict(),
-            "tried": [row.to_dict() for row in tried.rows],
+            "protection": self.protection.to_dict(),
+            "tried": [asdict(row) for row in tried.rows],
             "forecast": self.forecast().to_dict(),
             **both,
         }
 
     def table(self) -> pd.DataFrame:
         """Return the rows as a pandas frame: geolevel, query, rho, variance, moe90, ..."""
+        from opendas.tables.frames import missing
+
         try:
             import pandas
         except ImportError as error:
-            from opendas.errors import EnvironmentFailure
-
-            raise EnvironmentFailure("pandas is not installed; pip install 'opendas[frames]'.") from error
+            raise missing("pandas") from error
         return pandas.DataFrame([row.to_dict() for row in self.rows])
 
     def __iter__(self) -> Iterator[NoiseRow]:
@@ -181,15 +167,15 @@ def make_plan(run: Run, records: float | None = None) -> PlanTable:
 
     `records`: about how many records there are, for trials; by default 45 a leaf, or 2.3 people a home.
 
-    Raises what the run would raise before a draw, whatever its records are; `PrivacyError` if exact facts
-    leave nothing to protect.
+    Raises what the run would raise before a draw, whatever its records are; `ConfigError` if `records` are
+    none, or more than a run may have; `PrivacyError` if exact facts leave nothing to protect.
     """
+    if records is not None and not 0 < records < MOST_RECORDS:
+        raise ConfigError(f"records: expected a number above 0 and below {MOST_RECORDS:,}.")
     plan, protection = run.plan, protection_of(run.protection)
     check_without_records(run)
     error, large = expected_total(plan), run.product.schema.size > MOST_CELLS
     expected = (*expected_rows(error, run.frame), *(margin_rows(plan, run.frame) if large else ()))
-    stamps = (*run.reader.frame()[1], *run.domain_stamps)
-    source = run.resolved.budget.source
     gains: tuple[GainRow, ...] = ()
     if run.resolved.estimator != "block-by-block" and not large:
         gains = gain_rows(error, run.product.query_names)
@@ -197,9 +183,9 @@ def make_plan(run: Run, records: float | None = None) -> PlanTable:
         run,
         noise_rows(plan),
         tuple(_warnings(run, plan)),
-        stamps,
+        (*run.reader.frame()[1], *run.domain_stamps),
         expected,
-        source,
+        run.resolved.budget.source,
         gains,
         protection,
         records,
@@ -226,7 +212,7 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
         )
     fixed = [
         (plan.spine.names[level], query)
-        for query, declared in invariant_geolevels(run.product, plan.spine).items()
+        for query, declared in run.product.invariant_levels(plan.spine).items()
         # parts of a divided geounit hold its total together only: theirs are worth measuring
         for level in range(declared + (plan.spine.levels[declared].whole is None))
     ]
@@ -237,7 +223,7 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
         )
     for number, level in enumerate(plan.levels):
         known = level.share or run.resolved.estimator == "block-by-block"
-        if run.resolved.estimator in WHOLE_TREE:  # which spreads a parent by what was measured below
+        if run.fits_whole_tree:  # which spreads a parent by what was measured below
             known = any(below.share for below in plan.levels[number:])
         if not known and number:
             yield (
@@ -277,20 +263,12 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class SpineTable:
-    """What ``opendas spine`` says.
-
-    Parameters
-    ----------
-    spine : Spine
-    summary : SpineSummary
-    expected : tuple of mapping
-        Standard errors of the least-squares estimate of the total, by noise alone, in counts: those of
-        :func:`opendas.gls.expected_error.expected_rows`, and ``standard_mean_sd`` for the standard spine.
-    warnings : tuple of str
-    """
+    """What ``opendas spine`` says."""
 
     spine: Spine
     summary: SpineSummary
+    # Standard errors of the least-squares estimate of the total, by noise alone, in counts: those of
+    # :func:`opendas.gls.expected_error.expected_rows`, and ``standard_mean_sd`` for the standard spine.
     expected: tuple[dict[str, Any], ...]
     warnings: tuple[str, ...]
 

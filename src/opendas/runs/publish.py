@@ -23,26 +23,13 @@ from opendas.runs.finished_release import Release
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What was done.
-
-    Parameters
-    ----------
-    address : str
-    files : int
-        Of the release, all of them there with the right digest.
-    copied : int
-        Those that were not there before.
-    signed : bool
-        Whether someone vouches for the certificate.
-    rederived : bool
-        Whether it was estimated again from its measurements before.
-    """
+    """What was done."""
 
     address: str
-    files: int
-    copied: int
-    signed: bool
-    rederived: bool = False
+    files: int  # of the release, all of them there with the right digest
+    copied: int  # those that were not there before
+    signed: bool  # whether someone vouches for the certificate
+    rederived: bool = False  # whether it was estimated again from its measurements before
 
 
 def publish_to(
@@ -93,8 +80,11 @@ def publish_to(
     EnvironmentFailure
         If the file system cannot be reached or written.
     """
-    folder = address_of(address)
-    release = Release(out)
+    if holds_password(address):
+        raise ConfigError(f"ADDRESS: {PASSWORD_RULE}.")
+    if RemoteAddress.of(address) is None:
+        raise ConfigError(f"{address}: expected an address with a scheme, such as s3://bucket/path.")
+    folder, release = RemoteFolder(address), Release(out)
     if not allow_key:
         refuse_clear_keys(release.path)
     checks = release.verify(
@@ -112,15 +102,6 @@ def publish_to(
     stamp_or_refuse_choice(release.path, release.folder, stated=chosen_with_truth)
     done = publish_release(release.folder, folder, lambda: note_publication(release.path, folder.address))
     return replace(done, rederived=rederive)
-
-
-def address_of(address: str) -> RemoteFolder:
-    """Return the folder at an address."""
-    if holds_password(address):
-        raise ConfigError(f"ADDRESS: {PASSWORD_RULE}.")
-    if RemoteAddress.of(address) is None:
-        raise ConfigError(f"{address}: expected an address with a scheme, such as s3://bucket/path.")
-    return RemoteFolder(address)
 
 
 def stamp_or_refuse_choice(out: Path, release: Path, *, stated: bool) -> None:

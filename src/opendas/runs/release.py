@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from opendas.arrays import Ints
-from opendas.constraints.table import ConstraintTable, invariant_geolevels
+from opendas.constraints.table import ConstraintTable
 from opendas.custody.folders import make_folder, remove_partials, write_atomic
 from opendas.custody.stamps import KeyCustody
 from opendas.engines.checkpoint import Checkpoints
@@ -39,7 +39,7 @@ from opendas.files.geography_files import (
 )
 from opendas.files.mdf.unit_types import UnitTypes
 from opendas.files.mdf.writing import MdfFiles
-from opendas.files.official_areas import official_areas_path, write_official_areas
+from opendas.files.official_areas import OfficialAreas, official_areas_path, write_official_areas
 from opendas.files.release_folder import ReleaseFolder
 from opendas.gls.model import TreeModel
 from opendas.measurement.noisy import measured_levels
@@ -65,7 +65,6 @@ from opendas.runs.prepare import (
     tie_constraints,
 )
 from opendas.schema.histogram import Histogram
-from opendas.schema.product import Product
 from opendas.schema.provenance import Domain
 
 
@@ -333,7 +332,7 @@ def _read_measured(run: Run, state: RunState, folder: Path) -> MeasuredRun:
 def _check_invariants(run: Run, constraints: ConstraintTable) -> None:
     """Refuse other invariants than those on file: the certificate names what is published exactly."""
     spine = run.spine
-    wanted = {f"{query}@{spine.names[n]}" for query, n in invariant_geolevels(run.product, spine).items()}
+    wanted = {f"{query}@{spine.names[n]}" for query, n in run.product.invariant_levels(spine).items()}
     found = {held.name for level in constraints.levels for held in level.invariants}
     found |= {level.joint.name for level in constraints.levels if level.joint is not None}
     if found != wanted:
@@ -405,19 +404,32 @@ def _write_public(
 
     The headers of redistricting files are taken out of their list, so that they do not stay in memory.
     """
-    run, name = measured.run, measured.run.product.name
+    run = measured.run
+    # without counts they stand there since the measuring
+    areas = official_areas(run.resolved.reader, run.frame, headers) if measured.counts is not None else None
+    headers.clear()
+    write_public(space, run, measured.constraints, measured.domain, areas)
+    return measured.facts(measurements)
+
+
+def write_public(
+    space: Workspace,
+    run: Run,
+    constraints: ConstraintTable,
+    domain: Domain,
+    areas: OfficialAreas | None,
+) -> None:
+    """Write what is public of a run that has measured: resolved plan, frame, spine, constraints and areas."""
+    name = run.product.name
     folder = space.release / "measurements" / name
     frame = run.frame if run.resolved.recipe.by_governments else replace(run.frame, functional_status={})
     write_frame(space.release / "geography" / f"{name}.parquet", frame, run.product)
-    areas = official_areas(run.resolved.reader, frame, headers) if measured.counts is not None else None
-    headers.clear()
-    if areas is not None:  # without counts they stand there since the measuring
+    if areas is not None:
         write_official_areas(official_areas_path(space.release, name), areas)
     write_spine(folder / "spine.parquet", run.spine)
-    write_constraints(folder / "constraints.parquet", run.product, run.spine, measured.constraints)
-    text = released_toml(run.resolved, run.budget, measured.domain)
+    write_constraints(folder / "constraints.parquet", run.product, run.spine, constraints)
+    text = released_toml(run.resolved, run.budget, domain)
     write_atomic(space.release / "run" / f"{name}.toml", text.encode())
-    return measured.facts(measurements)
 
 
 def _write(
@@ -434,7 +446,8 @@ def _write(
     if (types := UnitTypes.of(product, run.frame)) is not None:
         leaves = types.on(leaves)
     folder = space.release / "mdf" / product.layout
-    companion = _companion_estimate(space, product)
+    second = product.companion  # which has part of the same microdata
+    companion = None if second is None else ReleaseFolder(space.release)[second.name].estimate
     microdata = MdfFiles(folder, product, run.frame, leaves, act.options.mdf_format, companion)
     timed = space.confidential / "timings" / f"{product.name}_families.parquet"
     families = FamilyFile(timed, run.spine.names, estimation.finished())
@@ -460,13 +473,6 @@ def _write(
         "measurements": act.options.stored(run.plan, run.resolved.estimator),
     }
     return act.finish(measured.state, _result(measured, more), facts.to_dict(), partial(_issue, space))
-
-
-def _companion_estimate(space: Workspace, product: Product) -> Histogram | None:
-    """Return what was released of a product's second histogram, which has part of the same microdata."""
-    if product.companion is None:
-        return None
-    return ReleaseFolder(space.release)[product.companion.name].estimate
 
 
 def _issue(space: Workspace, facts: Mapping[str, Any], custody: KeyCustody) -> None:

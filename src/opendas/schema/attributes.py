@@ -66,6 +66,17 @@ def labels_named(texts: Sequence[str], order: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def listed(names: Sequence[str]) -> str:
+    """Join names as a sentence does.
+
+    Examples
+    --------
+    >>> listed(["age"]), listed(["age", "sex", "race"])
+    ('age', 'age, sex and race')
+    """
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
 def label_runs(labels: Sequence[str], order: Sequence[str]) -> tuple[str, ...]:
     """Return texts that name labels, in their order: three neighbours or more as ``first..last``.
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from opendas.arrays import Bools, Ints
 from opendas.errors import ConfigError
+from opendas.geography.spine import Spine
 from opendas.schema.attributes import Recode, Schema
 from opendas.schema.declarations import (
     Bound,
@@ -181,3 +182,28 @@ class Product:
         group = self.workload.group(constraint.query)
         rows = [constraint.coefficients.get(group.row_label(row), 0) for row in range(group.size)]
         return np.array(rows, dtype=np.int64)[group.row_of_cell]
+
+    def invariant_levels(self, spine: Spine) -> dict[str, int]:
+        """Return the level index at which each declared invariant is taken."""
+        found = {}
+        for invariant in self.invariants:
+            name = spine.leaf.name if invariant.geolevel == "leaf" else invariant.geolevel
+            drop = f'or set drop_invariants = ["{invariant.query}"] in [run].'
+            if name not in spine.names:
+                raise ConfigError(
+                    f"invariant {invariant.query!r} holds at geolevel {name!r}, which this spine does not "
+                    f"have ({', '.join(spine.names)}); choose a spine with it, {drop}"
+                )
+            level = spine.levels[spine.index(name)]
+            if not level.official and level.whole is None:
+                raise ConfigError(
+                    f"invariant {invariant.name} holds at geolevel {name!r}, whose geounits on this spine "
+                    f"are not the official ones; choose another spine, {drop}"
+                )
+            if level.whole is not None and self.workload.group(invariant.query).size > 1:
+                raise ConfigError(
+                    f"invariant {invariant.name} has several cells, and this spine divides the geounits of "
+                    f"{name!r}: parts can hold a total together, nothing else. Choose another spine, {drop}"
+                )
+            found[invariant.query] = spine.index(name)
+        return found

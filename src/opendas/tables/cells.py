@@ -29,7 +29,7 @@ from opendas.geography.frame import Frame
 from opendas.schema.attributes import Schema
 from opendas.schema.pl94 import HHGQ_LEVELS, RACES, race_combinations
 from opendas.schema.product import Product
-from opendas.tables.dhc import UNANSWERED, DhcTable, dhc_tables
+from opendas.tables.dhc import MAJOR_QUARTERS, NUMBERS, RACE_LABELS, UNANSWERED, DhcTable, dhc_tables
 from opendas.tables.dhc_units import household_tables, unit_tables
 
 PL94_TABLES = ("P1", "P2", "P3", "P4", "P5", "H1")
@@ -42,30 +42,7 @@ _DHC: Mapping[str, tuple[str, Callable[[], Mapping[str, DhcTable]]]] = {
 }
 """Product to run, and its tables, by microdata layout."""
 
-_NUMBERS = ("", "one race", "two races", "three races", "four races", "five races", "six races")
-_RACE_NAMES = dict(
-    zip(
-        RACES,
-        (
-            "White",
-            "Black or African American",
-            "American Indian and Alaska Native",
-            "Asian",
-            "Native Hawaiian and Other Pacific Islander",
-            "Some Other Race",
-        ),
-        strict=True,
-    )
-)
-_QUARTERS_NAMES = (
-    "Correctional facilities for adults",
-    "Juvenile facilities",
-    "Nursing facilities/Skilled-nursing facilities",
-    "Other institutional facilities",
-    "College/University student housing",
-    "Military quarters",
-    "Other noninstitutional facilities",
-)
+_RACE_NAMES = {race: label.removesuffix(" alone") for race, label in zip(RACES, RACE_LABELS, strict=False)}
 Levels = Mapping[str, tuple[str, ...]]
 
 
@@ -148,7 +125,7 @@ def _races() -> Iterator[tuple[str, tuple[str, ...]]]:
         yield f"{words[name]} alone", (name,)
     yield "Population of two or more races", tuple(n for k in range(2, 7) for n in by_number[k])
     for k in range(2, 7):
-        yield f"Population of {_NUMBERS[k]}", tuple(by_number[k])
+        yield f"Population of {NUMBERS[k - 1]}", tuple(by_number[k])
         for name in by_number[k]:
             yield words[name], (name,)
 
@@ -169,7 +146,7 @@ def _group_quarters() -> Iterator[tuple[str, Levels]]:
     for title, first, stop in (("Institutionalized", 1, 5), ("Noninstitutionalized", 5, 8)):
         yield f"{title} population", {"hhgq": HHGQ_LEVELS[first:stop]}
         for code in range(first, stop):
-            yield _QUARTERS_NAMES[code - 1], {"hhgq": (HHGQ_LEVELS[code],)}
+            yield MAJOR_QUARTERS[code - 1][0], {"hhgq": (HHGQ_LEVELS[code],)}
 
 
 def _housing() -> Iterator[tuple[str, Levels]]:

@@ -21,7 +21,7 @@ Rows = Iterator[tuple[str, Box]]
 _OLDEST = 115
 _HOUSEHOLDS = tuple(range(18))
 _QUARTERS = tuple(range(18, 42))
-_MAJOR_QUARTERS = (
+MAJOR_QUARTERS = (
     ("Correctional facilities for adults", range(18, 24)),
     ("Juvenile facilities", range(24, 27)),
     ("Nursing facilities/Skilled-nursing facilities", range(27, 28)),
@@ -130,19 +130,19 @@ def _origin_by_races_tallied(box: Box) -> Rows:
             yield f"{label}; {race}", inner
 
 
-_NUMBERS = ("one race", "two races", "three races", "four races", "five races", "six races")
+NUMBERS = ("one race", "two races", "three races", "four races", "five races", "six races")
 
 
 def _combinations(box: Box) -> Rows:
     """The 63 combinations of races, by how many they are."""
-    by_number: list[list[int]] = [[] for _ in _NUMBERS]
+    by_number: list[list[int]] = [[] for _ in NUMBERS]
     for code, races in enumerate(race_combinations()):
         by_number[len(races) - 1].append(code)
     names = [label.removesuffix(" alone") for label in RACE_LABELS]
-    positions = [races[0] for races in race_combinations()[: len(_NUMBERS)]]
+    positions = [races[0] for races in race_combinations()[: len(NUMBERS)]]
     several = "Population of two or more races"
     for number, codes in enumerate(by_number):
-        label = f"Population of {_NUMBERS[number]}"
+        label = f"Population of {NUMBERS[number]}"
         if number == 1:
             yield several, {**box, "cenrace": _SEVERAL_RACES}
         if number:
@@ -168,8 +168,8 @@ def _voting_age(box: Box) -> Rows:
 
 def _quarters(box: Box) -> Rows:
     for title, types in (
-        ("Institutionalized population", _MAJOR_QUARTERS[:_INSTITUTIONS]),
-        ("Noninstitutionalized population", _MAJOR_QUARTERS[_INSTITUTIONS:]),
+        ("Institutionalized population", MAJOR_QUARTERS[:_INSTITUTIONS]),
+        ("Noninstitutionalized population", MAJOR_QUARTERS[_INSTITUTIONS:]),
     ):
         yield title, {**box, "relgq": tuple(code for _, codes in types for code in codes)}
         for label, codes in types:

@@ -75,7 +75,7 @@ class Table:
         try:
             import polars
         except ImportError as error:
-            raise _missing("polars") from error
+            raise missing("polars") from error
         frame = polars.from_arrow(self.to_arrow())
         return frame if isinstance(frame, polars.DataFrame) else frame.to_frame()
 
@@ -84,7 +84,7 @@ class Table:
         try:
             import polars
         except ImportError as error:
-            raise _missing("polars") from error
+            raise missing("polars") from error
         if isinstance(self._data, pa.Table):
             return self.to_polars().lazy()
         return polars.scan_pyarrow_dataset(self._data)
@@ -94,7 +94,8 @@ class Table:
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
 
-def _missing(name: str) -> Exception:
+def missing(name: str) -> Exception:
+    """Return the error of a frame library that is not installed."""
     return EnvironmentFailure(f"{name} is not installed; pip install 'opendas[frames]'.")
 
 

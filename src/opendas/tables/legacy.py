@@ -23,15 +23,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
-from scipy.sparse import csr_array
 
-from opendas.arrays import Bools, Ints
+from opendas.arrays import Bools, Ints, positions_of
 from opendas.custody.folders import atomic_file
 from opendas.errors import ConfigError
 from opendas.files.official_areas import OfficialAreas
 from opendas.files.pl94_layout import GEO_2010, GEO_2020, KEY_FIELDS, SEGMENT_KEYS
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.files.storage.parquet import to_bytes
+from opendas.files.summary_records import sums_of_blocks
 from opendas.geography.frame import CENSUS_GEOLEVELS, Frame, Grouping
 from opendas.geography.states import STATES
 from opendas.tables.cells import PL94_TABLES, pl94_table, table_layout
@@ -89,10 +89,8 @@ def _counts(released: ReleasedProduct, table: str, state: bytes, wanted: Groupin
     if np.array_equal(grouping.geocodes, wanted.geocodes):
         return counts
     out = np.zeros((len(wanted), counts.shape[1]), dtype=np.int64)
-    position = np.searchsorted(wanted.geocodes, grouping.geocodes)
-    known = position < len(wanted)
-    known[known] = wanted.geocodes[position[known]] == grouping.geocodes[known]
-    if not bool(known.all()):
+    position = positions_of(wanted.geocodes, grouping.geocodes)
+    if bool(np.any(position < 0)):
         raise ConfigError("persons and units of this release have different frames: no common legacy file.")
     out[position] = counts
     return out
@@ -190,8 +188,8 @@ def _state_members(
 _PLANS = tuple(name for name in GEO_2020 if re.fullmatch(r"(CD|SLDU|SLDL)\d+", name))
 
 
-def _key_columns(areas: OfficialAreas) -> list[Ints]:
-    """Return the geographic fields of all records as whole numbers, int64 (r,) each; 0 is not filled in."""
+def _keys(areas: OfficialAreas) -> Ints:
+    """Return the geographic fields of all records as whole numbers, int64 (r, k); 0 is not filled in."""
     plans = ("CD", "SLDU", "SLDL") if areas.census == 2010 else _PLANS
     columns = []
     for name in (*(key for key in KEY_FIELDS if key not in ("CD", "SLDU", "SLDL")), *plans):
@@ -200,43 +198,14 @@ def _key_columns(areas: OfficialAreas) -> list[Ints]:
             texts = column.dictionary.to_pylist()
             number = np.array([0 if text == "" else k + 1 for k, text in enumerate(texts)], dtype=np.int64)
             columns.append(number[np.asarray(column.indices)])
-    return columns
-
-
-def _blocks_of_records(areas: OfficialAreas) -> tuple[csr_array, Ints]:
-    """Return which blocks each record counts, 0 or 1 (r, b), and the records of the blocks, by code.
-
-    A summary record counts the blocks that agree with it in all geographic fields that it fills in.
-    """
-    blocks = areas.rows("block")
-    keys = np.stack(_key_columns(areas), axis=1)
-    summary = np.setdiff1d(np.arange(len(keys)), blocks)
-    rows, columns = [blocks], [np.arange(len(blocks))]
-    patterns, of_record = np.unique(keys[summary] > 0, axis=0, return_inverse=True)
-    for number, pattern in enumerate(patterns):
-        records = summary[of_record.ravel() == number]
-        both = np.concatenate([keys[records], keys[blocks]])[:, pattern]
-        _, code = np.unique(both, axis=0, return_inverse=True)
-        code = code.ravel()
-        # several records may be of one area: the national and the state's part, say
-        order = np.argsort(code[: len(records)], kind="stable")
-        low = np.searchsorted(code[: len(records)][order], code[len(records) :], side="left")
-        high = np.searchsorted(code[: len(records)][order], code[len(records) :], side="right")
-        times = high - low
-        block = np.repeat(np.arange(len(blocks)), times)
-        place = np.arange(len(block)) - np.repeat(np.cumsum(times) - times, times) + np.repeat(low, times)
-        rows.append(records[order][place])
-        columns.append(block)
-    row, column = np.concatenate(rows), np.concatenate(columns)
-    ones = np.ones(len(row), dtype=np.int64)
-    return csr_array((ones, (row, column)), shape=(len(keys), len(blocks))), blocks
+    return np.stack(columns, axis=1)
 
 
 def header_members(
     products: dict[str, ReleasedProduct], areas: OfficialAreas, geolevels: Sequence[str], stamps: str
 ) -> dict[str, bytes]:
     """Return the members of one state's file, made from its header."""
-    counted, blocks = _blocks_of_records(areas)
+    blocks = areas.rows("block")
     levels = areas.field("geolevel", np.arange(len(areas.table)))
     chosen = np.array([not geolevels or level in geolevels for level in levels])
     lacking = sorted(set(geolevels) - set(levels))
@@ -247,18 +216,21 @@ def header_members(
     records = np.flatnonzero(chosen)
     codes = to_bytes(areas.table.column("geocode").take(pa.array(blocks)))
     tables = [table for table in PL94_TABLES if table != "P5" or areas.census == 2020]
-    counts = {}
+    of_blocks = []
     for table in tables:
         released = products[table_layout(table)]
         frame = released.frame
-        place = np.searchsorted(codes, frame.geocodes)
-        inside = place < len(codes)
-        inside[inside] = codes[place[inside]] == frame.geocodes[inside]
-        of_leaf = np.where(inside, place, -1)
-        of_block = count_table(
-            released.estimate, pl94_table(released.product, table), Grouping("block", codes, of_leaf)
-        )
-        counts[table] = np.asarray(counted[records] @ of_block)
+        grouping = Grouping("block", codes, positions_of(codes, frame.geocodes))
+        of_blocks.append(count_table(released.estimate, pl94_table(released.product, table), grouping))
+    place = np.full(len(areas.table), -1, dtype=np.int64)
+    place[blocks] = np.arange(len(blocks))
+    block = place[records]  # the fields of a block tell its block group alone
+    keys, ends = _keys(areas), np.cumsum([own.shape[1] for own in of_blocks])
+    sums = np.split(sums_of_blocks(keys[records[block < 0]], keys[blocks], of_blocks), ends[:-1], axis=1)
+    counts = {}
+    for table, own, summed in zip(tables, of_blocks, sums, strict=True):
+        counts[table] = own[block]
+        counts[table][block < 0] = summed
     number = areas.field("LOGRECNO", records)
     totals = {"POP100": counts["P1"][:, 0], "HU100": counts["H1"][:, 0]}
     stub, census = areas.field("STUSAB", records[:1])[0], areas.census
@@ -267,8 +239,8 @@ def header_members(
     segments = {k: v for k, v in _SEGMENTS.items() if set(v) <= set(tables)}
     for segment, names in segments.items():
         cells = [np.ascontiguousarray(column) for table in names for column in counts[table].T]
-        keys = ("PLST", stub, "000", f"0{segment}")
-        text = _text(len(records), [*keys, number, *cells], "," if census == 2010 else "|")
+        first = ("PLST", stub, "000", f"0{segment}")
+        text = _text(len(records), [*first, number, *cells], "," if census == 2010 else "|")
         members[f"{stem}0000{segment}{census}.pl"] = text
     if stamps:
         members[f"{stem}{census}.stamps.txt"] = f"{stamps}\n".encode()

@@ -15,7 +15,13 @@ import numpy as np
 from opendas.arrays import Bools, Floats, Ints
 from opendas.constraints.conflicts import Atoms, Gathering, invariant_name
 from opendas.constraints.table import JointTotal
-from opendas.errors import ConstraintConflict, HeldConstraint, InfeasibleFamily, SolverFailure
+from opendas.errors import (
+    ConstraintConflict,
+    EstimationError,
+    HeldConstraint,
+    InfeasibleFamily,
+    SolverFailure,
+)
 from opendas.measurement.family import FamilyMeasurement, QueryAnswers
 from opendas.solvers.inequalities import solve_under
 from opendas.solvers.least_squares.solve import Metric, solve
@@ -199,6 +205,12 @@ def estimate_family(
         return _at_once(family, rules, measurement, information, estimator)
     except InfeasibleFamily as error:
         raise explained(family, rules, error) from error
+    except (EstimationError, ValueError) as error:
+        # Beside tens of millions of records, a contradiction of a few is less than solvers can tell.
+        conflict = family_conflict(family, rules)
+        if conflict is None:
+            raise
+        raise InfeasibleFamily(family.label, "constraints", (), conflict) from error
 
 
 def _by_stages(

@@ -104,7 +104,7 @@ def posterior_table(
     Gelman et al. (2013), section 11.4: variances between and within halves of chains, here of all totals
     together.
     """
-    if min(query.variance for query in measurement.queries) < LEAST_VARIANCE:
+    if min(query.variance for query in measurement.queries) < LEAST_VARIANCE * measurement.precision.max():
         return None
     tree, likelihood = tree_of(family, rules, groups), likelihood_of(measurement)
     seed = _seed(family, measurement)

@@ -15,7 +15,7 @@ from numba import njit
 
 from opendas.arrays import Bools, Floats, Ints
 from opendas.arrays.kernels import inner
-from opendas.solvers.rounding.unbiased import next_word
+from opendas.solvers.rounding.unbiased import uniform
 
 WINDOW, WIDEST = 24, 256
 """Splits of a pair that are weighed at once, a random window around the present one: so many and a sixteenth
@@ -100,12 +100,6 @@ class Moments(NamedTuple):
     totals: Floats
     squares: Floats
     draws: np.ndarray  # (k, C, V): counts of all nodes, at regular distances
-
-
-@njit(cache=True, nogil=True)
-def uniform(random):
-    """Return the next number in [0, 1)."""
-    return float(next_word(random) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
 @inner
@@ -218,7 +212,7 @@ def state_of(tree, likelihood, table, seed):
     )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _split(tree, likelihood, state, s, a, b, weights):
     """Deal what two children have of a cell out again, by its full conditional."""
     counts, residual, row = state.counts, state.residual, likelihood.row

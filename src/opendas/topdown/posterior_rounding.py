@@ -34,13 +34,13 @@ def least_error(table: Ints, totals: Ints, path: Ints, draws: Ints) -> Ints:
     return found
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _margin(draws, n):
     """Return what one more than `n` records adds to the expected absolute error, from sorted draws."""
     return 2.0 * np.searchsorted(draws, n, side="right") / len(draws) - 1.0
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _move(counts, up, down, draws, path, table, s, a, b):
     """Move a record of a cell from one child to another."""
     table[a, s] -= 1

@@ -69,10 +69,6 @@ class Price:
     before: float
     after: float
 
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values for JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Advice:
@@ -115,7 +111,7 @@ class Advice:
             **shares_json(self.geolevels, self.queries),
             "effects": [effect.to_dict() for effect in self.effects],
             "tried": [effect.to_dict() for effect in self.tried],
-            "prices": [price.to_dict() for price in self.prices],
+            "prices": [asdict(price) for price in self.prices],
         }
 
 

@@ -25,6 +25,7 @@ from opendas.measurement.loss import within_losses
 from opendas.metrics.errors import levels_of
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import noise_distribution
+from opendas.report.views import plural
 from opendas.runs.allocate import demonstration
 from opendas.runs.config.words import checked_line, nearest
 from opendas.runs.context.account import note_reading, tagger_of
@@ -184,8 +185,8 @@ class Improvement:
         """Return the run file with the plan; its paths are relative to where `to` lies."""
         words = [
             "# A plan found by opendas tune --same-loss: " + self.chosen.name + ".",
-            f"# {len(self.found)} plans were simulated on {self.leaves:,} leaves. In {self.wishes.confirm} "
-            f"other runs the errors to lower changed by {self.confirmed.aim:+.1%}.",
+            f"# {len(self.found)} plans were simulated on {plural('leaf', self.leaves)}. In "
+            f"{self.wishes.confirm} other runs the errors to lower changed by {self.confirmed.aim:+.1%}.",
             *(f"# Worse: {change}." for change in self.trades),
         ]
         return run_file_text(self.run, to, words, self.source, self.budget)
@@ -248,7 +249,9 @@ def _improve(run: Run, wishes: Wishes) -> Improvement:
             return Improvement(
                 run, wishes, trials.rows, len(made[0]), each, confirmed, tuple(found), trials.made
             )
-    closest = min(refused or found[1:], key=lambda plan: (len(plan.worse), plan.aim))
+    if not (tried := refused or found[1:]):
+        raise EstimationError("no plan of the same loss is expected to do better than the run file's own.")
+    closest = min(tried, key=lambda plan: (len(plan.worse), plan.aim))
     grew = ", ".join(map(str, closest.worse)) or "nothing, but nothing to lower fell either"
     runs = "confirming" if refused else "judging"
     raise EstimationError(
@@ -357,7 +360,7 @@ def _areas(frame: Frame, words: str) -> Grouping:
     grouping = frame.grouping(category)
     if not codes:
         return grouping
-    listed = np.array([code.strip() for code in codes.split(",")], dtype="S")
+    listed = np.array([code.strip().encode() for code in codes.split(",")])
     unknown = [code.decode() for code in listed if code not in grouping.geocodes]
     if unknown:
         raise ConfigError(f"the frame has no {category} {', '.join(unknown)}.")

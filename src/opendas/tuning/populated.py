@@ -19,7 +19,6 @@ from typing import Self
 import numpy as np
 
 from opendas.arrays import Floats, Ints
-from opendas.constraints.table import invariant_geolevels
 from opendas.geography.spine import Spine
 from opendas.runs.simulated.trial import far_apart
 from opendas.schema.histogram import Histogram
@@ -86,7 +85,7 @@ class Populated:
         """
         groups = product.workload.groups(queries)
         sizes = [len(level) for level in (part_of or spine).levels]
-        exact = invariant_geolevels(product, spine)
+        exact = product.invariant_levels(spine)
         counts = counts.take(spine.leaf_order)
         leaves = _chosen(counts, spine.leaf_starts(max(0, len(spine.levels) - 3)))
         geounits: list[_Geounit] = []

@@ -18,7 +18,6 @@ from opendas.runs.simulated.simulation import Simulation
 from opendas.runs.simulated.trial import Trial
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import PassPlan
-from opendas.topdown.model import WHOLE_TREE
 from opendas.tuning.candidate import Candidate
 from opendas.tuning.populated import Populated
 from opendas.tuning.targets import Tally, Target
@@ -88,7 +87,7 @@ class Simulator:
             run.spine,
             run.product,
             queries,
-            whole_tree=run.resolved.estimator in WHOLE_TREE,
+            whole_tree=run.fits_whole_tree,
             part_of=part_of,
         )
 

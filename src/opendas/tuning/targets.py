@@ -74,7 +74,7 @@ class Target:
     def __str__(self) -> str:
         """Say the target in words."""
         many = f"{self.least:,} to {self.most:,}" if self.most is not None else f"{self.least:,} or more"
-        where = f"{self.geolevel}, {many} people"
+        where = f"{self.geolevel}, {many} records"
         amount = format_fraction(self.within)
         if self.measure == "mean-absolute-error":
             return f"{where}: mean absolute error of {self.query} at most {amount}"

@@ -15,6 +15,7 @@ from opendas.custody.account import TUNE
 from opendas.errors import ConfigError, EstimationError
 from opendas.metrics.errors import levels_of
 from opendas.privacy.exact import format_fraction
+from opendas.report.views import plural
 from opendas.runs.config.released import move_paths, toml_document
 from opendas.runs.config.words import checked_line
 from opendas.runs.context.account import note_reading, tagger_of
@@ -283,10 +284,10 @@ def run_file_text(
 def _preamble(tuning: Tuning) -> list[str]:
     words = [
         "# A plan found by opendas tune. [input] holds the stand-in data: put the real one there.",
-        f"# Method {tuning.settings.method}, {len(tuning.path)} allocations judged; strategy: "
+        f"# Method {tuning.settings.method}, {plural('allocation', len(tuning.path))} judged; strategy: "
         f"{tuning.candidate.strategy.name}.",
     ]
     for found in tuning.confirmations:
         value = "no areas" if found.together is None else f"{found.together:.4g}"
-        words.append(f"# {found.target}: {value} over {found.runs} independent runs.")
+        words.append(f"# {found.target}: {value} over {plural('independent run', found.runs)}.")
     return words

@@ -194,8 +194,8 @@ def check_published(run: Mapping[str, Any], released: ReleasedProduct) -> str:
         f"{PUBLISHED_LIST} is not the certified list of published files.",
     )
     return (
-        f"{source.files} files of {source.name} are named by digest (sha256sum -c {PUBLISHED_LIST}, in that "
-        "folder); that these measurements are theirs was not checked here"
+        f"{plural('file', source.files)} of {source.name} named by digest (sha256sum -c {PUBLISHED_LIST}, in "
+        "that folder); that these measurements are from there was not checked here"
     )
 
 

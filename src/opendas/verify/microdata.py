@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from opendas.arrays import Bools, Ints
-from opendas.constraints.table import bound_table, invariant_geolevels
+from opendas.constraints.table import bound_table
 from opendas.files.geography_files import ConstraintRows, read_tie
 from opendas.files.mdf.dhc_units import units_of_records
 from opendas.files.mdf.layout import PRODUCTION_LAYOUTS, estimate_of_records, mdf_parts
@@ -132,7 +132,7 @@ def check_bounds(run: Mapping[str, Any], released: ReleasedProduct) -> str:
                 f"{level.name}, {block.name}: a geounit of the spine has no row.",
             )
     invariants = {}
-    for query, number in invariant_geolevels(product, spine).items():
+    for query, number in product.invariant_levels(spine).items():
         key = (spine.names[number], f"{query}@{spine.names[number]}")
         require(key in blocks, f"the declared invariant {query!r} is not on file.")
         whole = spine.levels[number].whole
@@ -156,7 +156,7 @@ def check_bounds(run: Mapping[str, Any], released: ReleasedProduct) -> str:
     # An invariant holds at every geolevel above its own: of several of a query the lowest is on file.
     wanted = {
         (level.name, f"{query}@{spine.names[number]}")
-        for query, number in invariant_geolevels(product, spine).items()
+        for query, number in product.invariant_levels(spine).items()
         for level in spine.levels[: number + 1]
     }
     exact = ("invariant", "joint")
@@ -205,8 +205,9 @@ def check_constraints(run: Mapping[str, Any], data: Microdata) -> str:
                 continue
             where = first_few(code.decode() for code in block.geocodes[broken])
             require(False, f"{level.name}: {block.name} does not hold in {where}.")
-    note = f"; {relaxed} do not hold above families that the failsafe relaxed" if relaxed else ""
-    return f"{rows} rows hold{note}" if not relaxed else f"{rows - relaxed} of {rows} rows hold{note}"
+    if not relaxed:
+        return f"{plural('row', rows)}, all held"
+    return f"{rows - relaxed:,} of {plural('row', rows)} held; the failsafe relaxed families below the rest"
 
 
 def check_tie(data: Microdata) -> str:
@@ -214,8 +215,7 @@ def check_tie(data: Microdata) -> str:
     released = data.released
     spine, tie = released.spine, released.product.tied
     require(tie is not None, "the certificate describes a tie, but the product on file declares none.")
-    if tie is None:
-        raise AssertionError("required above")
+    assert tie is not None  # required above
     tied = read_tie(released.measurements / "tie.parquet", released.product, spine).take(spine.place_of_leaf)
     query = released.product.workload.group(tie.query)
     _check_tied_counts(released, tie, tied)
@@ -255,10 +255,10 @@ def check_quarters(data: Microdata) -> str:
         return "not declared for this product"
     if released.product.layout == "persons":
         people = data.answers("hhgq", leaves, len(frame))
-        for code, column in enumerate(("hu", *GQ_COLUMNS)):
-            if column not in frame.units:
-                continue
-            units = frame.units[column]
+        known = [(code, frame.units[c]) for code, c in enumerate(("hu", *GQ_COLUMNS)) if c in frame.units]
+        if not known:
+            return "the frame has no units"
+        for code, units in known:
             whose = f"{HHGQ_LEVELS[code]} people"
             homeless = (units == 0) & (people[:, code] > 0)
             _nowhere(released, np.flatnonzero(homeless), f"{whose} without a unit in block")
@@ -275,7 +275,8 @@ def check_quarters(data: Microdata) -> str:
     if any(invariant.query == "total" for invariant in released.product.invariants) and "hu" in frame.units:
         same = np.array_equal(data.estimate.row_totals(), frame.units["hu"])
         require(same, "housing-unit rows of a block differ from the frame.")
-    return "unit rows of every block equal the frame"
+        return "unit rows of every block equal the frame"
+    return "group-quarters rows of every block equal the frame"
 
 
 def _check_all_units(data: Microdata) -> str:
@@ -283,8 +284,7 @@ def _check_all_units(data: Microdata) -> str:
     released = data.released
     companion = released.product.companion
     require(companion is not None, "the product on file has no second histogram.")
-    if companion is None:
-        raise AssertionError("required above")
+    assert companion is not None  # required above
     units = ReleaseFolder(released.release)[companion.name].estimate
     unlike = units_of_records(released.product, data.records.counts).unlike(units)
     _nowhere(released, unlike, f"other units than {companion.name} in")

@@ -125,6 +125,11 @@ def _replicates(release: ReleaseFolder) -> str:
 
 def _certificate(release: Path) -> str:
     certificate = read_certificate(release)
+    for run in certificate["runs"]:
+        known = "estimator" in run and isinstance(run.get("declared"), list)
+        require(
+            known, f"the certificate does not say how {run['product']} was estimated or what was declared."
+        )
     return f"version {certificate['version']}, {first_few(run['product'] for run in certificate['runs'])}"
 
 
@@ -144,7 +149,8 @@ def _stamps(certificate: Mapping[str, Any], allowed: Mapping[str, bool]) -> str:
     for barred, advice in _BARRED.items():
         products = [product for product, stamp in stamps if stamp == barred]
         if products and not allowed[barred]:
-            said.append(f"{first_few(products)} is stamped {barred}: {advice}.")
+            be = "is" if len(products) == 1 else "are"
+            said.append(f"{first_few(products)} {be} stamped {barred}: {advice}.")
     if said:
         raise CheckFailed(" ".join(said))
     return first_few(dict.fromkeys(stamp for _, stamp in stamps)) or "none"
@@ -176,7 +182,7 @@ def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[C
         later |= {"microdata": partial(check_records, run, data)}
         later |= {"constraints": partial(check_constraints, run, data)}
         later |= {"units and people": partial(check_quarters, data)}
-        if any(line.startswith("tie:") for line in run["declared"]):
+        if any(str(line).startswith("tie:") for line in run["declared"]):
             later |= {"tie": partial(check_tie, data)}
     else:
         later |= {"microdata": partial(_no_microdata, released)}

@@ -14,8 +14,11 @@ from support.mini import write_mini
 import opendas
 from opendas.budget.noise import attribute_rho, within_rho
 from opendas.demo.generator import write_demo
-from opendas.explore.budget import BudgetAnswers, answer_budget, budget_fields
+from opendas.explore.app import Pages
+from opendas.explore.budget import BudgetAnswers, answer_budget, budget_fields, read_budget
 from opendas.explore.budget_page import BudgetPage
+from opendas.explore.fields import Problems
+from opendas.explore.session import make_session
 from opendas.explore.subjects import RunSubject, StandIn, stand_in
 from opendas.geography.frame import Frame
 from opendas.geography.partitions import standard_spine
@@ -100,6 +103,52 @@ def test_block_by_block_spends_everything_on_the_leaves(tmp_path: Path) -> None:
     compare(found, run.plan, run.protection)
     assert "block-by-block" in found.warnings[0]
     assert answer_budget(subject, subject.start()).warnings == ()
+
+
+def test_a_geolevel_without_budget_is_spread_evenly_by_the_topdown_estimator_alone(tmp_path: Path) -> None:
+    shares = {"region": Fraction(1, 2), "town": Fraction(0), "block": Fraction(1, 2)}
+    for estimator, told in (("topdown", ["Geolevel town"]), ("informed", [])):
+        subject = RunSubject(opendas.load(write_mini(tmp_path / estimator, run=f'estimator = "{estimator}"')))
+        found = answer_budget(subject, replace(subject.start(), geolevels=shares))
+        assert [text[:13] for text in found.warnings if "spread evenly" in text] == told
+
+
+def test_sentences_are_true_of_one_geolevel_and_of_units_of_several_records(tmp_path: Path) -> None:
+    (tmp_path / "leaves.csv").write_text("ward\nn\ns\n")
+    (tmp_path / "t.csv").write_text("ward,colour,who\nn,red,a\n")
+    (tmp_path / "p.toml").write_text(
+        '[product]\nname = "p"\nprotected_unit = "voter"\nprovenance = "public"\n'
+        '[attributes]\ncolour = ["red", "blue"]\n[queries]\ngroups = []\n'
+        '[[invariants]]\nquery = "total"\ngeolevel = "all"\n'
+    )
+    text = (
+        '[run]\nproduct = "p.toml"\n'
+        '[input]\nreader = "records"\npath = "t.csv"\ngeocode = "ward"\nunit_id = "who"\nat_most = 2\n'
+        '[geography]\nlevels = [{ name = "all", prefix = 0 }, { name = "ward" }]\n'
+        'frame = "leaves.csv"\nprovenance = "public"\n'
+        '[budget]\nrho = "1"\ngeolevels = { all = "1/2", ward = "1/2" }\n'
+        '[budget.queries]\n"*" = { detailed = "1" }\n'
+    )
+    (tmp_path / "two.toml").write_text(text)
+    one = text.replace('{ name = "all", prefix = 0 }, ', "").replace(
+        'all = "1/2", ward = "1/2"', 'ward = "1"'
+    )
+    (tmp_path / "one.toml").write_text(one.replace("[input]", 'drop_invariants = ["total"]\n[input]'))
+    summaries, pages = [], []
+    for name in ("two", "one"):
+        session = make_session(tmp_path / f"{name}.toml")
+        page = session.budgets
+        found = page.answer(page.started())
+        summaries.append(page.summary(found).partition("count: ")[2])
+        pages.append(bytes(Pages(session).render(page, found).body).decode())
+    assert [summary.split()[0] for summary in summaries] == ["all", "ward"]
+    assert all("all records of one who replaced" in text for text in pages)
+    problems = Problems()
+    subject = make_session(tmp_path / "two.toml").budgets.first
+    read_budget(
+        {**budget_fields(subject.start(), subject), "neighbours": "unbounded"}, "a", subject, problems
+    )
+    assert "With the total of all records published exactly" in problems.by_field["a.neighbours"]
 
 
 def test_the_power_of_a_test_is_bounded_as_in_the_report() -> None:
@@ -234,6 +283,41 @@ def test_a_run_is_tried_when_asked_as_the_plan_tries_it(made: Path) -> None:
     assert rows["total"][0] == found.per_plan(("\u2013", "\u2013"))  # of one state nothing is said
     assert subject.can_be_tried
     assert not stand_in("us-persons").can_be_tried
+
+
+def test_two_ways_to_spend_more_on_blocks_cost_a_move_within_a_block_group_the_same(made: Path) -> None:
+    run = opendas.load(made / "persons.toml")
+    subject = RunSubject(run)
+    page = BudgetPage(subject)
+    assert page.context(page.answer(page.started()))["price"] == {}
+    found = page.answer(page.started(), "price")
+    (ways,) = found.more["price"]
+    more, moved = ways["more in all"], ways["moved down"]
+    assert len(more) == len(moved) == 4
+    for factor, one, other in zip((Fraction(1, 2), 1, 2, 4), more, moved, strict=True):
+        assert one.budget == replace(run.budget, total=run.budget.total * factor)
+        assert other.budget.total == run.budget.total
+        losses = [within_losses(run.with_budget(each.budget).plan)["block_group"] for each in (one, other)]
+        assert losses[0] == losses[1] == run.budget.total * run.budget.geolevels["block"] * factor
+        assert one.within == other.within == epsilon_cks(losses[0], run.budget.delta)
+        (wanted,) = (
+            row.mean_abs_error
+            for row in subject.tried(other.budget, 1)
+            if (row.geolevel, row.query) == ("block", "votingage")
+        )
+        assert other.errors["votingage"] == wanted
+    for way in (more, moved):
+        errors = [one.errors["total"] for one in way]
+        assert errors == sorted(errors, reverse=True)
+    view = page.context(found)["price"]
+    assert view["picture"].count("<circle") == len(view["rows"]) == 8
+    both = page.answer(page.after_action(page.started(), "compare"), "price")
+    assert page.context(both)["price"]["picture"].count('class="plan1 moved"') == 1
+    # Of a stand-in no block is tried; and no unit moves between blocks whose numbers of units are published.
+    for other in (BudgetPage(), BudgetPage(RunSubject(opendas.load(made / "units.toml")))):
+        found = other.answer(other.started(), "price")
+        assert found.more == {}
+        assert not other.context(found)["can_be_priced"]
 
 
 def test_a_stand_in_has_the_exact_epsilon_of_its_noise() -> None:

@@ -14,7 +14,7 @@ from shapely.geometry import box
 from support.data import shared_data
 
 from opendas.errors import ConfigError, FormatError, GeographyError
-from opendas.files.area_files import Blocks, area_weights, read_area_file, read_plans
+from opendas.files.area_files import Blocks, area_weights, areas_of, read_area_file, read_plans
 from opendas.files.official_areas import OfficialAreas
 from opendas.geography.frame import Frame
 
@@ -93,6 +93,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ("geocode\n", FormatError, "names no block"),
         ("", FormatError, "is empty"),
         (f"geocode,area\n{CODES[0]}\n", FormatError, "line 2: 1 fields"),
+        (f'geocode,area\n{CODES[0]},"a,b"\n{CODES[1]},c,d\n', FormatError, "line 3: 3 fields"),
         (f"geocode,area\n{CODES[0]},{'x' * 200_000}\n", FormatError, "more than 200 characters"),
         (f"geocode,weight\n{CODES[0]},1e200\n", FormatError, "weight beyond"),
         (f"geocode,weight\n{CODES[0]},nan\n", FormatError, "not a finite number"),
@@ -232,6 +233,22 @@ def test_zip_files(tmp_path: Path) -> None:
     (tmp_path / "no.zip").write_bytes(b"PK")
     with pytest.raises(FormatError, match="no whole zip"):
         read_area_file(tmp_path / "no.zip", FRAME)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x_CD.txt", f"BLOCKID|DISTRICT\n{CODES[0]}|07\n" * 99)
+    damaged = bytearray(path.read_bytes())
+    damaged[45:60] = bytes(15)
+    path.write_bytes(damaged)
+    for name in (path, f"{path}:CD"):
+        with pytest.raises(FormatError, match="no whole zip"):
+            read_area_file(Path(name), FRAME)
+
+
+def test_tables_in_memory() -> None:
+    frame = FRAME.frame
+    found = areas_of({"geocode": CODES, "d": pa.array([1.0, float("nan"), 1.0])}, frame, False)
+    assert (found.names, found.leaf.tolist()) == (("1.0",), [0, 2])  # what is no number names no area
+    with pytest.raises(ConfigError, match="of one length"):
+        areas_of({"geocode": CODES, "d": [1]}, frame, False)
 
 
 def test_the_official_files_of_a_state() -> None:

@@ -8,16 +8,20 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support.bureau_layout import write_bureau
 from support.dense_intervals import DenseIntervals
 from support.dhc_measurements import MadeCounty
+from support.each import each
 from support.noisy_trees import MadeTree
 from support.pl94_zip import some_blocks, write_zip
 
 from opendas import NoisyFile
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.errors import FormatError
 from opendas.geography.frame import GQ_COLUMNS, Frame, official_codes
 from opendas.intervals.answers import Estimated
 from opendas.intervals.combined import combined, common_rows
@@ -228,6 +232,30 @@ def test_the_official_zip_of_a_state(files, tmp_path: Path, capsys, year: int) -
     asked = ["--totals", str(path), "--query", "total", "--geolevel", "county"]
     assert guarded(cli, ["interval", str(files[0]), *asked]) == 3
     assert "totals of another census, or of a part of it" in capsys.readouterr().err
+
+
+@each(
+    "text, line",
+    [
+        ("GEO_ID,P1_001N\nGeography,Total\n0400000US44,five\n", 3),
+        ("GEOID;P0010001;NAME\n44;5;x\n45;-5;x\n", 3),
+        ("GEOID,P0010001,P0010001\n44,5,6\n", 1),
+        ("GEOID,H0010001\n440010001001000,2,3\n", 2),
+    ],
+)
+def test_totals_that_cannot_be_are_told_by_line(tmp_path: Path, text: str, line: int) -> None:
+    with pytest.raises(FormatError) as caught:
+        read_public_totals(totals(tmp_path, text))
+    assert [(found.file, found.line) for found in caught.value.findings] == [("totals.csv", line)]
+
+
+def test_totals_in_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "totals.parquet"
+    pq.write_table(pa.table({"GEOID": [4, 44001], "P0010001": [5.0, None]}), path)
+    assert read_public_totals(path).people == {"04": 5}
+    pq.write_table(pa.table({"GEOID": [44], "P0010001": [[5]]}), path)
+    with pytest.raises(FormatError, match="P0010001: expected text or numbers"):
+        read_public_totals(path)
 
 
 def test_totals_that_contradict_what_was_measured(files, tmp_path: Path, capsys) -> None:

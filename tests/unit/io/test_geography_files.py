@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from opendas.constraints.table import bound_table, invariant_geolevels
+from opendas.constraints.table import bound_table
 from opendas.errors import FormatError, GeographyError
 from opendas.files.geography_files import (
     read_constraint_table,
@@ -117,7 +117,7 @@ def test_spine_of_another_frame_is_refused(persons, tmp_path):
 def constraints_of(example, spine):
     product = example.product
     invariants = {}
-    for query, level in invariant_geolevels(product, spine).items():
+    for query, level in product.invariant_levels(spine).items():
         leaf_totals = example.estimate.row_totals()[spine.leaf_order]
         starts = spine.leaf_starts(level)[:-1]
         invariants[query] = np.add.reduceat(leaf_totals, starts)[:, None]

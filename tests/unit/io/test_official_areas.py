@@ -273,7 +273,7 @@ def test_headers_that_were_read_with_the_counts_are_not_read_again(rhode_island,
     _, areas = rhode_island
     spec = ReaderSpec("pl94-2010", (shared_data("pl94_2010_ri") / "ri2010.pl.zip",), pl94_persons())
     data = make_reader(spec).read()
-    monkeypatch.setattr("opendas.readers.frame.official.read_members", None)
+    monkeypatch.setattr("opendas.readers.pl94.reader.read_members", None)
     assert official_areas(spec, data.frame, data.headers).table.equals(areas.table)
 
 

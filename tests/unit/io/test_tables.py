@@ -197,18 +197,21 @@ def test_margins_are_those_of_the_plan(release):
     assert min(units.column("H0010002_NOISE90").to_pylist()) > 0
 
 
-def test_cells_that_public_counts_fix_have_the_margin_0(release, persons):
-    """Where a block has no facility of a type, nobody lives in one, whatever the noise of the measurement."""
-    table = tabulate(release, "P5", "block")
-    facilities = persons.frame.units["gq3"]
-    assert 0 < int((facilities > 0).sum()) < len(facilities)
-    leaves = persons.frame.geocodes.astype(str).tolist()
-    for geoid, margin in zip(table["GEOID"].to_pylist(), table["P0050005_NOISE90"].to_pylist(), strict=True):
-        assert (margin == 0) == (facilities[leaves.index(geoid)] == 0)
+@pytest.mark.parametrize("geolevel", ["block", "block_group", "tract", "county"])
+def test_cells_that_public_counts_fix_have_the_margin_0(release, persons, geolevel):
+    """Where a geounit has no facility of a type, nobody lives in one, whatever the noise of the answer."""
+    table = tabulate(release, "P5", geolevel)
+    codes, of_leaf = np.unique(persons.frame.codes(geolevel).astype(str), return_inverse=True)
+    assert table["GEOID"].to_pylist() == codes.tolist()
+    each = [np.bincount(of_leaf, persons.frame.units[f"gq{number}"]) for number in range(1, 8)]
+    columns = ("P0050003", "P0050004", "P0050005", "P0050006", "P0050008", "P0050009", "P0050010")
+    for column, facilities in zip(columns, each, strict=True):
+        assert [m == 0 for m in table[f"{column}_NOISE90"].to_pylist()] == (facilities == 0).tolist()
+    assert 0 < sum((facilities == 0).sum() for facilities in each) < len(codes) * len(each)
     # No sum of types was measured: the institutional ones have a margin only where there is none of them.
-    institutions = sum(persons.frame.units[f"gq{number}"] for number in range(1, 5))
-    wanted = [0 if institutions[leaves.index(geoid)] == 0 else None for geoid in table["GEOID"].to_pylist()]
-    assert table["P0050002_NOISE90"].to_pylist() == wanted
+    wanted = [0 if facilities == 0 else None for facilities in sum(each[:4])]
+    found = table["P0050002_NOISE90"].to_pylist() if 0 in wanted else wanted
+    assert found == wanted
 
 
 def test_regrouped_geounits_have_no_margin_unless_their_leaves_are_the_same(persons, tmp_path):

@@ -135,6 +135,17 @@ def test_missing_or_foreign_certificate_ends_the_checks(out):
         assert list(failures(out)) == ["certificate"]
 
 
+def test_a_run_without_what_decides_the_checks_ends_them(without_tables):
+    whole = certificate_of(without_tables / "release")
+    for change in ({"declared": None}, {"declared": 5}, {"estimator": None}):
+        certificate = json.loads(json.dumps(whole))
+        certificate["runs"][0] |= change
+        if None in change.values():
+            del certificate["runs"][0][next(iter(change))]
+        (without_tables / "release" / "certificate.json").write_text(json.dumps(certificate))
+        assert list(failures(without_tables)) == ["certificate"], change
+
+
 def test_certificate_changed_after_the_report_is_seen(out):
     certificate = certificate_of(out / "release")
     (out / "release" / "certificate.json").write_text(json.dumps(certificate))
@@ -295,6 +306,12 @@ def move(example, release, source, target, cell):
     )
     write_mdf(release / "mdf" / example.product.layout, example.product, example.frame, changed)
     relist(release)
+
+
+def test_what_was_checked_is_said_and_no_more(without_tables):
+    details = {check.name: check.detail for check in verify_release(without_tables)}
+    assert details["pl94-units: units and people"] == "unit rows of every block equal the frame"
+    assert details["pl94-persons: constraints"].endswith(" rows, all held")
 
 
 def test_a_person_moved_into_a_block_without_housing_is_seen(out, persons):

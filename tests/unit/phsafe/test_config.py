@@ -81,6 +81,7 @@ def tau(value: object) -> Callable[[dict[str, Any]], None]:
         (lambda d: d["tau"].pop("PH7"), "tau.PH7: is missing"),
         (budget("PH2", "usa_A-G", 0.1), "privacy_budget.PH2.usa_A-G: is unknown"),
         (budget("PH3", "usa_*", -0.1), "privacy_budget.PH3.usa_*: expected a number of at least 0"),
+        (budget("PH3", "usa_*", 2e15), "expected a number up to 1e15, or Infinity, found"),
         (budget("PH3", "usa_*", True), "found true"),
         (budget("PH3", "usa_*", "0.1"), "expected a number"),
         (budget("PH3", "usa_*", float("nan")), "found NaN"),

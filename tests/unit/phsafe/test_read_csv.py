@@ -62,14 +62,17 @@ def test_all_missing_files_and_wrong_headers_together(folder: Path) -> None:
 
 
 def test_rows_with_another_number_of_fields_are_named_by_line(folder: Path) -> None:
+    key = read_csv(folder, ["06", "44"]).units.mafid[0]
     lines = len((folder / "persons.csv").read_text().splitlines())
     append(folder / "persons.csv", "3,100000001,77\n3,100000001,30,1,01,20,secret\n")
+    append(folder / "persons.csv", f"3,{key},130,1,01,20\n")
     append(folder / "units.csv", "2,100000001\n")
     with pytest.raises(DataError) as caught:
         read_csv(folder, ["06", "44"])
     text = str(caught.value)
     assert f"persons.csv, line {lines + 1}: expected 6 fields, found 3" in text
     assert f"persons.csv, line {lines + 2}: expected 6 fields, found 7" in text
+    assert f"persons.csv, line {lines + 3}, field QAGE: expected 0 to 115" in text
     assert "units.csv, line 32: expected 10 fields, found 2" in text
     assert "secret" not in text
     assert "100000001" not in text

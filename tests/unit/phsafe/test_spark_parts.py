@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,10 +18,13 @@ from support.households import configuration, random_world, write_world
 from opendas.arrays import Ints
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.custody.books import create_book
+from opendas.custody.ledger import Ledger
 from opendas.custody.run_key import RunKey
 from opendas.engines.spark import session
-from opendas.engines.spark.partitions import Answer, VersionsDiffer, pack
+from opendas.engines.spark.partitions import Answer, VersionsDiffer, Work, pack
 from opendas.errors import EnvironmentFailure, Finding, PrivacyError
+from opendas.phsafe import spark_households
 from opendas.phsafe.config import Config, Mode, Plan, parse_config
 from opendas.phsafe.counting import count_tables, exact_cubes
 from opendas.phsafe.inputs.findings import CSV_FILES, MOST_LINES, Source, list_lines
@@ -30,6 +33,7 @@ from opendas.phsafe.inputs.read_csv import KINDS, read_csv
 from opendas.phsafe.inputs.records import Inputs
 from opendas.phsafe.measure import truncation_keys
 from opendas.phsafe.output import exact_declarations
+from opendas.phsafe.run import HouseholdOptions, run_exact, run_private
 from opendas.phsafe.spark_households import (
     Checked,
     CheckPart,
@@ -167,6 +171,44 @@ def test_rows_that_changed_since_they_were_checked_are_never_measured(
         monkeypatch.setattr(households, "_run", lambda _, seed=seed: Frame(seed))
         with nullcontext() if same else pytest.raises(PrivacyError, match="changed while it was counted"):
             households._count(part.count)
+
+
+def test_exact_tables_on_executors_are_entered_into_the_book_of_their_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As rows, or as parts of a file, they are found; the rows of another data set are not."""
+    monkeypatch.setenv("OPENDAS_BOOKS", str(tmp_path / "books"))
+    book = create_book(tmp_path / "book", "address", rho=10**6).path
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(configuration(tau=2)))
+    folders = {seed: write_world(tmp_path / str(seed), random_world(seed, 60)) for seed in (4, 5)}
+    rows = {seed: deal(folder, seed, 1)[0] for seed, folder in folders.items()}
+    run_private(path, folders[4], tmp_path / "out", HouseholdOptions(ledger=book))
+
+    @contextmanager
+    def on_executors(data: Path, config: Config, *_: object) -> Iterator[SparkHouseholds]:
+        households = object.__new__(SparkHouseholds)
+        households._data, households._tell, households._partitions = str(data), None, 1
+        households._config, households._files, households._digests = config, CSV_FILES, None
+        households._sources = [CSV_FILES.persons, CSV_FILES.units, CSV_FILES.places]
+
+        def run(part: Work) -> SimpleNamespace:
+            answer = SimpleNamespace(number=0, answer=pack(Answer(part(0, iter(rows[seed])))))
+            return SimpleNamespace(collect=lambda: [answer])
+
+        monkeypatch.setattr(SparkHouseholds, "_run", lambda _, part: run(part))
+        yield households
+
+    monkeypatch.setattr(spark_households, "open_on_spark", on_executors)
+    for number, (seed, parted) in enumerate(((4, False), (5, False), (4, True))):
+        before = Ledger.beside(book).lines()
+        if parted:
+            lines = (folders[seed] / "persons.csv").read_bytes()
+            (folders[seed] / "persons.csv").unlink()
+            (folders[seed] / "persons.csv").mkdir()
+            (folders[seed] / "persons.csv" / "part-0.csv").write_bytes(lines)
+        run_exact(path, folders[seed], tmp_path / f"exact{number}", HouseholdOptions(engine="spark"))
+        assert len(Ledger.beside(book).lines()) == len(before) + (seed == 4)
 
 
 def test_another_version_on_the_executors_is_refused() -> None:

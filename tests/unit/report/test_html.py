@@ -16,7 +16,16 @@ from opendas.privacy.attacker import zcdp_power_bound
 from opendas.report.certificate import ReleasedFile, build_certificate
 from opendas.report.facts import RunFacts
 from opendas.report.html import guess_bound, guess_picture, opening, report_html
-from opendas.report.views import TotalMargin, decimal, file_groups, invariant_words, plural, total_margins
+from opendas.report.views import (
+    TotalMargin,
+    decimal,
+    file_groups,
+    invariant_words,
+    plural,
+    runs_words,
+    total_margins,
+)
+from opendas.schema.declarations import ContributionBound, PublishedFile
 
 DIGEST = "0123456789abcdef" * 4
 VOID = {"meta", "br", "line", "rect", "polyline", "circle"}
@@ -213,6 +222,37 @@ def test_measurements_alone_are_not_called_records(persons: RunFacts) -> None:
     assert "records released" not in page
     assert "may be negative" in page
     assert "whole, non-negative records" in made(persons)
+    assert "opendas replicates" in made(persons)
+    for sentence in ("opendas replicates", "not the\nreleased count", "released counts"):
+        assert sentence not in page
+
+
+def test_sentences_are_true_of_odd_runs(persons: RunFacts, pure: RunFacts) -> None:
+    """One record, units of several records, one whole, totals that are exact at the top only, ..."""
+    several = ContributionBound("who", 2, None)
+    state = tuple(row for row in persons.rows if row.geolevel == "state")
+    whole = dataclasses.replace(pure.within_official[0], kind="all")
+    published = PublishedFile("the 2010 demonstration data", "ab" * 32, 1)
+    told = {
+        "record released, each an inmate": {"protected_unit": "inmate", "records": 1, "families": 1},
+        "replacing one record by another": {"protected_unit": "record"},
+        "in 1 family": {"families": 1},
+        "2 records of people": {"records": 2, "contribution": several},
+        "within the whole loses at most": {"within_official": (whole,)},
+        "The total of a state is an invariant: it is exact.": {"rows": state},
+        "The frame was derived from confidential counts": {"invariants": (), "protection": None},
+        "Others added noise": {"published": published},
+    }
+    odd = {sentence: made(dataclasses.replace(persons, **changes)) for sentence, changes in told.items()}
+    for sentence, page in odd.items():
+        assert sentence in page, sentence
+    assert "at every level: totals are" not in odd["The total of a state is an invariant: it is exact."]
+    assert "record record" not in odd["replacing one record by another"]
+    assert "each a record" not in odd["replacing one record by another"]
+    exact = odd["The frame was derived from confidential counts"]
+    assert "No count." not in exact
+    assert "No statistic is published exactly" not in exact
+    assert "made from confidential records" not in odd["Others added noise"]
 
 
 def test_margin_of_a_total_weights_independent_measurements(persons: RunFacts) -> None:
@@ -234,6 +274,7 @@ def test_words() -> None:
     assert plural("block_group", 1) == "1 block group"
     assert plural("class", 3) == "3 classes"
     assert invariant_words("total@state") == "total of every state"
+    assert runs_words({"runs": 1, "uncovered": 0, "discoveries": 2}) == "1 and 2 discoveries"
     assert decimal(0.074943671) == "0.07494"
     assert decimal(7962.6) == "7,963"
     assert decimal(0) == "0"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opendas.arrays import Ints
-from opendas.constraints.table import ConstraintTable, bound_table, invariant_geolevels
+from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.custody.folders import make_folder
 from opendas.engines.drive import cut
 from opendas.engines.local import default_workers
@@ -188,7 +188,7 @@ def _first_cut(plan: MeasurementPlan, frame: Frame, estimator: str) -> LastCut:
 def _declared_below(plan: MeasurementPlan, level: int) -> Mapping[int, Sequence[QueryGroup]]:
     """Return the invariants below a geolevel."""
     found: dict[int, list[QueryGroup]] = {}
-    for query, geolevel in invariant_geolevels(plan.product, plan.spine).items():
+    for query, geolevel in plan.product.invariant_levels(plan.spine).items():
         if geolevel > level:
             found.setdefault(geolevel, []).append(plan.product.workload.group(query))
     return found

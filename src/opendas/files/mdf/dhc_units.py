@@ -14,7 +14,7 @@ from itertools import product as combinations
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Ints
+from opendas.arrays import Ints, positions_of
 from opendas.errors import DataError
 from opendas.schema.dhc_persons import GQ_CODES
 from opendas.schema.dhc_units import (
@@ -130,8 +130,8 @@ def unit_records(product: Product, households: Histogram, units: Histogram) -> H
     leaves, first = households.rows, product.schema.size
     rented = np.flatnonzero(_tenure(product) == _RENTED)
     leaf = households.row_of_entries()
-    place = np.searchsorted(rented, households.cells)
-    rents = rented[np.minimum(place, len(rented) - 1)] == households.cells
+    place = positions_of(rented, households.cells)
+    rents = place >= 0
     free = np.zeros_like(households.counts)
     unit_leaf = units.row_of_entries()
     in_all, without = (

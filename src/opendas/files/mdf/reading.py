@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from opendas.arrays import Ints
+from opendas.arrays import Ints, Lookup
 from opendas.custody.folders import atomic_file, write_atomic
 from opendas.custody.stamps import STAMPS
 from opendas.errors import ConfigError, Finding, FormatError, GeographyError, SchemaError
@@ -25,9 +25,6 @@ from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
 _BATCH = 1 << 20
-
-Keys = tuple[Ints, Ints]
-"""Numbers, ascending, and whose each is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,7 +138,7 @@ def read_mdf(folder: Path, product: Product, frame: Frame) -> Histogram:
 def read_mdf_records(folder: Path, product: Product, frame: Frame) -> MdfRecords:
     """Read and check the microdata of a product; see :func:`read_mdf`."""
     layout = mdf_layout(product, frame)
-    known_leaves, known_kinds = _sorted_keys(layout, "leaf"), _sorted_keys(layout, "kind")
+    known_leaves, known_kinds = _known(layout, "leaf"), _known(layout, "kind")
     keys: list[Ints] = []
     sums: list[Ints] = []
     records, ascending, numbered = 0, True, True
@@ -246,19 +243,10 @@ def _mixed(columns: list[tuple[int, Column]], indices: Sequence[npt.NDArray[np.i
     return key
 
 
-def _sorted_keys(layout: Layout, source: str) -> Keys:
-    """Return the codes of all leaves, or of all kinds, each as one number: ascending, and whose they are."""
+def _known(layout: Layout, source: str) -> Lookup:
+    """Return the codes of all leaves, or of all kinds, each as one number."""
     columns = _sources(layout, source)
-    key = _mixed(columns, [column.index for _, column in columns])
-    order = np.argsort(key, kind="stable").astype(np.int64)
-    return key[order], order
-
-
-def _found(known: Keys, key: Ints) -> Ints | None:
-    """Return whose each number is; None if one is nobody's."""
-    keys, order = known
-    row = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
-    return None if bool(np.any(keys[row] != key)) else np.asarray(order[row])
+    return Lookup.of(_mixed(columns, [column.index for _, column in columns]))
 
 
 def _legal(batch: Any, columns: list[tuple[int, Column]], path: Path) -> list[Ints]:
@@ -275,20 +263,20 @@ def _legal(batch: Any, columns: list[tuple[int, Column]], path: Path) -> list[In
     return indices
 
 
-def _leaves(batch: Any, layout: Layout, leaves: Keys, path: Path) -> Ints:
+def _leaves(batch: Any, layout: Layout, leaves: Lookup, path: Path) -> Ints:
     _legal(batch, _sources(layout, "constant"), path)
     columns = _sources(layout, "leaf")
-    found = _found(leaves, _mixed(columns, _legal(batch, columns, path)))
-    if found is None:
+    found = leaves.positions(_mixed(columns, _legal(batch, columns, path)))
+    if bool(np.any(found < 0)):
         finding = Finding(path.name, None, columns[-1][1].name, "expected a leaf of the frame")
         raise GeographyError("a record lies outside the frame.", [finding])
     return found
 
 
-def _kind_codes(batch: Any, layout: Layout, kinds: Keys, path: Path) -> Ints:
+def _kind_codes(batch: Any, layout: Layout, kinds: Lookup, path: Path) -> Ints:
     columns = _sources(layout, "kind")
-    found = _found(kinds, _mixed(columns, _legal(batch, columns, path)))
-    if found is None:
+    found = kinds.positions(_mixed(columns, _legal(batch, columns, path)))
+    if bool(np.any(found < 0)):
         names = ", ".join(column.name for _, column in columns)
         finding = Finding(path.name, None, names, "expected a kind of the layout")
         raise SchemaError("codes that do not go together.", [finding])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,8 +134,8 @@ def _arrow_type(column: Column) -> object:
 
 
 def _arrow_column(
-    column: Column, local: dict[str, tuple[npt.NDArray[np.integer], object]], chunk: Chunk, first: int
-) -> object:
+    column: Column, local: Mapping[str, tuple[npt.NDArray[np.integer], Any]], chunk: Chunk, first: int
+) -> Any:
     leaf, kind, times = chunk
     records = int(times.sum())
     if column.source == "number":
@@ -187,29 +187,18 @@ def _write_pipe(part: PartFile) -> None:
     layout = mdf_layout(part.product, part.frame)
     if any("\n" in text or "\r" in text for column in layout.columns for text in column.values):
         raise ConfigError("a label with a line break cannot be written in the pipe layout; use parquet.")
-    texts = [pa.array(map(_field, column.values), type=pa.large_string()) for column in layout.columns]
+    local = {
+        column.name: (column.index, pa.array(map(_field, column.values), type=pa.large_string()))
+        for column in layout.columns
+    }
     first = part.first
     with atomic_file(part.path) as file:
         head = [f"# Layout: {layout.name}", f"# Part: {part.path.stem}", "|".join(map(_field, layout.names))]
         file.write(("\n".join(head) + "\n").encode("utf-8"))
         for chunk in _chunks(part.counts):
-            fields = [
-                _text_fields(column, values, chunk, first)
-                for column, values in zip(layout.columns, texts, strict=True)
-            ]
-            file.write(_lines(fields))
+            fields = [_arrow_column(column, local, chunk, first) for column in layout.columns]
+            file.write(_lines([field.cast(pa.large_string()) for field in fields]))
             first += int(chunk[2].sum())
-
-
-def _text_fields(column: Column, values: Any, chunk: Chunk, first: int) -> Any:
-    """Return one field of each record of a chunk as text."""
-    leaf, kind, times = chunk
-    records = int(times.sum())
-    if column.source == "number":
-        return pa.array(np.arange(first, first + records, dtype=np.int64)).cast(pa.large_string())
-    if column.source == "constant":
-        return values.take(pa.array(np.zeros(records, dtype=np.int32)))
-    return values.take(pa.array(np.repeat(column.index[leaf if column.source == "leaf" else kind], times)))
 
 
 def _lines(fields: list[Any]) -> memoryview:

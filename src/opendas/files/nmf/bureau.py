@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from opendas.arrays import Codes, Floats, Ints
+from opendas.arrays import Codes, Floats, Ints, Lookup
 from opendas.errors import FormatError
 from opendas.files.storage.addresses import RemotePath
 from opendas.files.storage.parquet import one_array, open_parquet, reads_file, to_bytes
@@ -86,10 +86,8 @@ class BureauLevel:
         return self.folder.lower()
 
     def places(self, geocodes: Codes) -> Ints:
-        """Return the place of each of some geocodes; of one that is not there, that of another."""
-        order = np.argsort(self.geocodes)
-        found = np.searchsorted(self.geocodes, geocodes, sorter=order)
-        return np.asarray(order[np.minimum(found, len(order) - 1)])
+        """Return the place of each of some geocodes; -1 of one that is not there."""
+        return Lookup.of(self.geocodes).positions(geocodes)
 
 
 def is_bureau_folder(path: Path) -> bool:

@@ -67,17 +67,6 @@ _STATES = 51
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Noise:
-    """What was asked of the geounits of a level."""
-
-    names: tuple[str, ...]  # of query groups
-    rows: tuple[int, ...]  # of each of them
-    variance: Floats  # (c, q): of the classes of geounits with equal noise; infinite where one was not asked
-    loss: Floats  # (c, q): one over the parameter of its law; 0 where one was not asked
-    which: Ints  # (g,): class of each geounit
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class BureauFile:
     """A noisy measurement file of the Bureau's layout, its values unread. Made by :meth:`open`.
 
@@ -195,8 +184,8 @@ class BureauFile:
         table, product = _constraints(self, margin)
         return NoisyTree(product, self.frame, self.spine, tuple(noisy), table, answers)
 
-    def noise(self, level: BureauLevel) -> Noise:
-        """Return what was asked of a level and with what variance, those about a companion included.
+    def noise(self, level: BureauLevel) -> tuple[tuple[str, ...], NoisyLevel]:
+        """Return what was asked of a level and with what noise, a companion's questions included, by name.
 
         Raises
         ------
@@ -204,17 +193,11 @@ class BureauFile:
             As :meth:`tree`, of queries.
         """
         queries, companion = self._queries(level)
-        named: dict[str, QueryGroup] = dict(queries)
         if companion and self.product.companion is not None:
-            named[_COMPANION] = self.product.companion.workload.group("detailed")
-        groups, _, variance = index_rows(level, named)
-        noisy = _noisy(level, groups, variance)
-        names = tuple(
-            "tenvacgq" if name == _COMPANION else group.name
-            for name, group in zip(named, groups, strict=True)
-        )
-        sizes = tuple(group.size for group in groups)
-        return Noise(names, sizes, noisy.variances, noisy.losses, noisy.which)
+            queries[_COMPANION] = self.product.companion.workload.group("detailed")
+        groups, _, variance = index_rows(level, queries)
+        names = ("tenvacgq" if name == _COMPANION else group.name for name, group in queries.items())
+        return tuple(names), _noisy(level, groups, variance)
 
     def _warn_of_losses(self, noisy: Sequence[NoisyLevel]) -> None:
         """Say where the way from the top to a block has less noise than elsewhere, or more.

@@ -22,6 +22,7 @@ import pyarrow as pa
 from opendas.arrays import Codes, Ints
 from opendas.constraints.table import PublicCounts
 from opendas.errors import ConfigError
+from opendas.files.mdf.layout import PRODUCTION_LAYOUTS
 from opendas.files.storage.parquet import bytes_column, text_column, write_batches
 from opendas.geography.spine import Spine
 from opendas.intervals.noisy_tree import NoisyTree
@@ -125,7 +126,7 @@ def write_bureau_file(tree: NoisyTree, folder: Path, companion: NoisyTree | None
             "the published layout states variances in single precision, in which the smallest of this "
             "release is zero, as of exact counts. opendas export --format long states them whole."
         )
-    if product.layout not in ("persons", "units", "dhc-persons", "dhc-units"):
+    if product.layout not in PRODUCTION_LAYOUTS:
         raise ConfigError(
             f"{product.name} has no published layout of measurements that is known here; pl94-persons, "
             "pl94-units, dhc-persons and dhc-units have."

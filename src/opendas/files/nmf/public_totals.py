@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from opendas.arrays import Codes, Ints
+from opendas.arrays import Codes, Ints, positions_of
 from opendas.errors import FormatError
 from opendas.files.nmf.bureau import BureauLevel
 from opendas.files.nmf.bureau_answers import read_values
@@ -50,8 +50,8 @@ class PublicTotals:
         """Return the housing units of some blocks, int64 (g,); None where the file has no blocks."""
         if len(self.blocks) == 0:
             return None
-        place = np.minimum(np.searchsorted(self.blocks, blocks), len(self.blocks) - 1)
-        lost = self.blocks[place] != blocks
+        place = positions_of(self.blocks, blocks)
+        lost = place < 0
         if lost.any():
             raise FormatError(
                 f"{self.source}: block {blocks[lost][0].decode()} was measured and is not in it, nor are "

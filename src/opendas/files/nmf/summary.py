@@ -6,7 +6,7 @@ groups.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from opendas.arrays import Floats, Ints
+from opendas.files.mdf.layout import PRODUCTION_LAYOUTS
 from opendas.files.nmf.bureau import Progress
 from opendas.files.nmf.bureau_tree import BureauFile, uneven_losses
 from opendas.geography.spine import Spine
-from opendas.intervals.noisy_tree import NoisyTree
+from opendas.intervals.noisy_tree import NoisyLevel, NoisyTree
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.product import Product
 
@@ -36,6 +37,14 @@ class LevelSummary:
     loss: Floats
     which: Ints  # (g,)
     exact: tuple[str, ...]  # names of what the file says exactly about geounits of this level
+
+    @classmethod
+    def of(cls, noisy: NoisyLevel, queries: Iterable[str], exact: Iterable[str]) -> LevelSummary:
+        """Return what was measured of a geolevel; `queries` as the file calls them."""
+        rows = tuple(query.size for query in noisy.queries)
+        return cls(
+            noisy.geolevel, tuple(queries), rows, noisy.variances, noisy.losses, noisy.which, tuple(exact)
+        )
 
     @property
     def spent(self) -> Floats:
@@ -166,18 +175,8 @@ def summary_of_tree(tree: NoisyTree) -> FileSummary:
         exact = [invariant.query.name for invariant in held.invariants]
         exact += ["total of parts together"] if held.joint is not None else []
         exact += ["bounds"] if tree.product.bounds else []
-        levels.append(
-            LevelSummary(
-                noisy.geolevel,
-                tuple(query.name for query in noisy.queries),
-                tuple(query.size for query in noisy.queries),
-                noisy.variances,
-                noisy.losses,
-                noisy.which,
-                tuple(exact),
-            )
-        )
-    census = tree.product.layout in ("persons", "units", "dhc-persons", "dhc-units")
+        levels.append(LevelSummary.of(noisy, (query.name for query in noisy.queries), exact))
+    census = tree.product.layout in PRODUCTION_LAYOUTS
     codes = np.unique(tree.frame.geocodes.astype("S2")).tolist() if census else []
     states = tuple(code.decode() for code in codes)
     return FileSummary(tree.product, "opendas", tree.spine, states, tuple(levels), gaussian)
@@ -188,13 +187,9 @@ def summary_of_file(path: Path, state: str | None = None, progress: Progress | N
     file = BureauFile.open(path, state, progress=progress)
     levels = []
     for level in file.levels:
-        noise = file.noise(level)
+        names, noisy = file.noise(level)
         exact = sorted({name.removesuffix("_con") for name in level.constraints.names})
-        levels.append(
-            LevelSummary(
-                level.geolevel, noise.names, noise.rows, noise.variance, noise.loss, noise.which, tuple(exact)
-            )
-        )
+        levels.append(LevelSummary.of(noisy, names, exact))
     states = tuple(code.decode() for code in np.unique(file.frame.geocodes.astype("S2")).tolist())
     unlike = [said for level in file.levels for said in (*level.measured.unlike, *level.constraints.unlike)]
     return FileSummary(file.product, "census-bureau", file.spine, states, tuple(levels), True, tuple(unlike))

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import positions_of
 from opendas.errors import Finding
 from opendas.phsafe.inputs.findings import Source, list_lines
 from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units, to_words
-from opendas.readers.columns.coding import positions_of
 
 _GROUP_QUARTERS = (4, 5)
 
@@ -64,7 +64,8 @@ def link(inputs: Inputs, state_filter: Sequence[str]) -> Linked:
     inputs = sort_inputs(inputs)
     persons, units, places = inputs.persons, inputs.units, _housing(inputs.places)
     unit_rows, place_rows = _join(units.mafid, places.mafid)
-    units = units if _is_all(unit_rows, len(units)) else units.take(unit_rows)
+    if not np.array_equal(unit_rows, np.arange(len(units))):
+        units = units.take(unit_rows)
     number = np.full(128, -1, dtype=np.int8)
     number[[int(code) for code in state_filter]] = np.arange(len(state_filter), dtype=np.int8)
     state = number[places.state[place_rows]]
@@ -130,12 +131,6 @@ def _sorted_rows(rows: _Rows) -> _Rows:
 
 
 def _sorted_persons(persons: Persons) -> Persons:
-    order = _person_order(persons)
-    return persons if order is None else persons.take(order)
-
-
-def _person_order(persons: Persons) -> npt.NDArray[np.int64] | None:
-    """Return the canonical order, None if the rows stand in it already."""
     key = persons.mafid.copy()
     room = 63 - sum(bits for _, bits in _PERSON_BITS)
     fits = not len(key) or (int(key.min()) >= 0 and int(key.max()) < 1 << room)
@@ -146,10 +141,10 @@ def _person_order(persons: Persons) -> npt.NDArray[np.int64] | None:
         key |= column
     if not fits:  # codes outside their lists, in the non-private mode
         columns = [getattr(persons, name) for name, _ in _PERSON_BITS]
-        return np.lexsort((*reversed(columns), persons.mafid))
+        return persons.take(np.lexsort((*reversed(columns), persons.mafid)))
     if (key[1:] >= key[:-1]).all():
-        return None
-    return np.argsort(key, kind="stable")
+        return persons
+    return persons.take(np.argsort(key, kind="stable"))
 
 
 def _join(
@@ -161,10 +156,6 @@ def _join(
     rows = np.repeat(np.arange(len(left)), partners)
     within = np.arange(len(rows)) - np.repeat(np.cumsum(partners) - partners, partners)
     return rows, np.repeat(first, partners) + within
-
-
-def _is_all(rows: npt.NDArray[Any], count: int) -> bool:
-    return len(rows) == count and bool((rows == np.arange(count)).all())
 
 
 # The serialisation behind the keyed input tag: the same for any order of rows and any engine.

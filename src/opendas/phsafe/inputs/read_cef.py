@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Ints
+from opendas.arrays import Ints, Lookup
 from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError, GeographyError
 from opendas.phsafe.inputs.codes import RELATIVES
 from opendas.phsafe.inputs.findings import InputFiles, Source, list_lines
@@ -41,7 +41,6 @@ from opendas.readers.cef.records import PERSONS, UNITS, RecordLayout, Records, r
 from opendas.readers.columns.coding import whole_numbers
 from opendas.readers.columns.csv_parquet import column_names, read_batches
 from opendas.readers.columns.findings import FindingLog
-from opendas.readers.counting.entries import Lookup
 from opendas.readers.frame.grfc import OID_COLUMN
 from opendas.readers.input.paths import is_file, is_folder
 
@@ -166,7 +165,7 @@ def find_files(
         for code in state_filter:
             folder = paths[f"{kind}_dir_pr" if code == PUERTO_RICO else f"{kind}_dir"]
             name = paths[f"{kind}_file_format"].replace("%s", code)
-            found.append(config.parent / f"{folder.rstrip('/')}/{name}")
+            found.append(config.parent / folder / name.lstrip("/"))
             if not is_file(found[-1]):
                 findings.append(Finding(found[-1].name, None, None, "is missing"))
         return tuple(found)

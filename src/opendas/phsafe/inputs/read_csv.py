@@ -33,6 +33,10 @@ class InputFile(NamedTuple):
     columns: tuple[str, ...]
     rows: type[Any]
 
+    def broken(self, file: str, line: int, fields: int) -> Finding:
+        """Return what is wrong with a line of another number of fields than the header."""
+        return Finding(file, line, None, f"expected {len(self.columns)} fields, found {fields}")
+
 
 KINDS: Final = (
     InputFile("persons.csv", ("RTYPE", "MAFID", "QAGE", "CENHISP", "CENRACE", "RELSHIP"), Persons),
@@ -64,7 +68,6 @@ _TEXT_WIDTHS = {
 }
 """Columns that hold codes of so many digits; the others hold integers in any form."""
 
-_COLUMNS: Final = {file.name: file.columns for file in KINDS}
 _NOT_READ = "does not hold the three files of the reader csv, row by row with the fields of the header."
 _KEY = "MAFID"
 _BLOCK_BYTES = 1 << 24
@@ -85,8 +88,9 @@ def read_csv(
     - `progress` (stage, done, total).
     - Returns: confidential; rows of the states of the filter only, in file order.
     """
-    found = {name: _check_first_line(folder / name, columns) for name, columns in _COLUMNS.items()}
-    if found["geo.csv"]:  # without it nobody knows which rows are in the states of the run
+    of_persons, of_units, of_places = KINDS
+    found = {file.name: _check_first_line(folder / file.name, file.columns) for file in KINDS}
+    if found[of_places.name]:  # without it nobody knows which rows are in the states of the run
         raise FormatError(f"{folder} {_NOT_READ}", _all(found))
     states = np.zeros(128, dtype=np.bool_)
     states[[int(code) for code in state_filter]] = True
@@ -95,18 +99,18 @@ def read_csv(
         state = _codes(table, _SOURCES["state"], np.int8)
         return np.asarray((state >= 0) & states[state])
 
-    places = _read_file(folder / "geo.csv", Places, found["geo.csv"], in_filter)
+    places: Places = _read_file(folder, of_places, found, in_filter)
     known = np.sort(places.mafid)
 
-    def read(name: str, kind: type[_Rows], done: int) -> _Rows:
+    def read(file: InputFile, done: int) -> Any:
         if progress is not None:
             progress("reading", done, 3)
-        if found[name]:
-            return kind.of(**dict.fromkeys(kind.dtypes(), ()))
-        return _read_file(folder / name, kind, found[name], lambda table: _among(_keys(table), known))
+        if found[file.name]:
+            return _none(file.rows)
+        return _read_file(folder, file, found, lambda table: _among(_keys(table), known))
 
-    units = read("units.csv", Units, 1)
-    inputs = Inputs(read("persons.csv", Persons, 2), units, places)
+    units: Units = read(of_units, 1)
+    inputs = Inputs(read(of_persons, 2), units, places)
     if any(found.values()):
         findings = [*_all(found), *check_values(inputs)]
         raise FormatError(f"{folder} {_NOT_READ}", findings, shown=len(findings))
@@ -118,8 +122,8 @@ def read_csv(
 def _all(found: dict[str, list[Finding]]) -> list[Finding]:
     """Return the findings of all files, the first lines of each."""
     findings: list[Finding] = []
-    for name in _COLUMNS:
-        listed = sorted(found[name], key=lambda finding: finding.line or 0)
+    for name, of_file in found.items():
+        listed = sorted(of_file, key=lambda finding: finding.line or 0)
         findings += listed[:MOST_LINES]
         if len(listed) > MOST_LINES:
             more = f"expected the fields of the header ({len(listed) - MOST_LINES} further lines)"
@@ -159,68 +163,58 @@ def _unreadable(path: Path, error: OSError) -> EnvironmentFailure:
 
 
 def _read_file(
-    path: Path, kind: type[_Rows], findings: list[Finding], keep: Callable[[pa.Table], Bools]
-) -> _Rows:
+    folder: Path, file: InputFile, found: dict[str, list[Finding]], keep: Callable[[pa.Table], Bools]
+) -> Any:
     """Read the rows of a file that are kept; those with another number of fields become findings."""
-
-    def broken(row: Any) -> str:
-        rule = f"expected {row.expected_columns} fields, found {row.actual_columns}"
-        findings.append(Finding(path.name, row.number, None, rule))
-        return "skip"
-
-    columns = _COLUMNS[path.name]
-    with open(path, "rb", opener=at_once) as file:
-        file.readline()
-        if not any(line.strip() for line in file):  # Arrow takes the absence of rows for an error
-            return kind.of(**dict.fromkeys(kind.dtypes(), ()))
+    path = folder / file.name
+    with open(path, "rb", opener=at_once) as text:
+        text.readline()
+        if not any(line.strip() for line in text):  # Arrow takes the absence of rows for an error
+            return _none(file.rows)
     try:
-        table = _parse(path, columns, kind, broken, skip=1)
+        table, lines, broken = _parse(path, file, skip=1)
     except OSError as error:
         raise _unreadable(path, error) from None
+    found[file.name] += [file.broken(file.name, *line) for line in broken.items()]
     mask = keep(table)
-    lines = np.arange(2, table.num_rows + 2, dtype=np.int64)
     # A slice copies nothing where everything is kept.
-    return _rows(table, kind, lines, slice(None) if mask.all() else mask)
+    return _rows(table, file.rows, lines, slice(None) if mask.all() else mask)
 
 
-def parse_rows(
-    text: pa.Buffer, columns: tuple[str, ...], kind: type[_Rows], first: int
-) -> tuple[_Rows, dict[int, int]]:
+def _none(kind: type[_Rows]) -> _Rows:
+    return kind.of(**dict.fromkeys(kind.dtypes(), ()))
+
+
+def parse_rows(text: pa.Buffer, file: InputFile, first: int) -> tuple[Any, dict[int, int]]:
     """Parse consecutive lines of a file, for engines that read in parts; nothing is left out by state.
 
     - `text`: lines without anything between them but line ends.
-    - `columns`: of the file.
-    - `kind`: Persons, Units or Places.
     - `first`: number of the first line.
-    - Returns `rows`.
+    - Returns `rows`: Persons, Units or Places.
     - Returns `broken`: number of fields by line, of lines that do not have the fields of the header.
     """
+    table, lines, broken = _parse(text, file, first)
+    return _rows(table, file.rows, lines), broken
+
+
+def _parse(
+    source: Path | pa.Buffer, file: InputFile, first: int = 1, *, skip: int = 0
+) -> tuple[pa.Table, Ints, dict[int, int]]:
+    """Parse lines into the columns that the rows have: the key as int64, the others as dictionaries.
+
+    Fast first. A key that is not an integer, bytes that are no text, or a broken row stop that; then in one
+    thread, which alone knows the numbers of rows, with keys as text and every byte a character.
+
+    - `first`: number of the first line, of which `skip` are passed over.
+    - Returns the rows, the line of each, and `broken` as :func:`parse_rows`.
+    """
+    names = [_SOURCES.get(name, name.upper()) for name in file.rows.dtypes() if name != "line"]
+    codes = {name: pa.dictionary(pa.int32(), pa.string()) for name in names if name != _KEY}
     broken: dict[int, int] = {}
 
     def note(row: Any) -> str:
         broken[first + row.number - 1] = row.actual_columns
         return "skip"
-
-    table = _parse(text, columns, kind, note)
-    lines = np.arange(first, first + table.num_rows + len(broken), dtype=np.int64)
-    return _rows(table, kind, lines[~np.isin(lines, list(broken))]), broken
-
-
-def _parse(
-    source: Path | pa.Buffer,
-    columns: Sequence[str],
-    kind: type[Any],
-    on_broken: Callable[[Any], str],
-    *,
-    skip: int = 0,
-) -> pa.Table:
-    """Parse lines into the columns that a kind of rows has: the key as int64, the others as dictionaries.
-
-    Fast first. A key that is not an integer, bytes that are no text, or a broken row stop that; then in one
-    thread, which alone knows the numbers of rows, with keys as text and every byte a character.
-    """
-    names = [_SOURCES.get(name, name.upper()) for name in kind.dtypes() if name != "line"]
-    codes = {name: pa.dictionary(pa.int32(), pa.string()) for name in names if name != _KEY}
 
     def parsed(*, fast: bool) -> pa.Table:
         return pacsv.read_csv(
@@ -229,10 +223,10 @@ def _parse(
                 use_threads=fast,
                 block_size=_BLOCK_BYTES,
                 skip_rows=skip,
-                column_names=list(columns),
+                column_names=list(file.columns),
                 encoding="utf8" if fast else "latin1",
             ),
-            parse_options=pacsv.ParseOptions(invalid_row_handler=None if fast else on_broken),
+            parse_options=pacsv.ParseOptions(invalid_row_handler=None if fast else note),
             convert_options=pacsv.ConvertOptions(
                 column_types={**codes, _KEY: pa.int64() if fast else pa.string()},
                 include_columns=names,
@@ -242,9 +236,11 @@ def _parse(
         )
 
     try:
-        return parsed(fast=True)
+        table = parsed(fast=True)
     except pa.ArrowInvalid:
-        return parsed(fast=False)
+        table = parsed(fast=False)
+    lines = np.arange(first + skip, first + skip + table.num_rows + len(broken), dtype=np.int64)
+    return table, lines[~np.isin(lines, list(broken))] if broken else lines, broken
 
 
 def _rows(table: pa.Table, kind: type[_Rows], lines: Ints, kept: Any = slice(None)) -> _Rows:

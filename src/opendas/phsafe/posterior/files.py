@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -129,17 +128,16 @@ def _lines(folder: Path) -> tuple[list[str], list[tuple[str, int, list[str]]]]:
         raise FormatError(f"{folder.name} holds no .csv file; expected part-00000-*.csv.")
     for path in files:
         try:
-            with open(path, encoding="ascii", newline="") as file:
-                reader = csv.reader(file, delimiter="|")
-                first = next(reader, [])
-                rows += [(f"{folder.name}/{path.name}", reader.line_num, row) for row in reader if row]
+            head, *lines = path.read_text("ascii").splitlines() or [""]
         except UnicodeDecodeError as error:
             raise FormatError(f"{folder.name}/{path.name} is not a text file in ASCII.") from error
         except OSError as error:
             raise EnvironmentFailure(f"Could not read {path.name}: {error.strerror}.") from error
-        if header and first != header:
+        if header and head.split("|") != header:
             raise FormatError(f"The files of {folder.name} have different headers.")
-        header = first
+        header = head.split("|")
+        name = f"{folder.name}/{path.name}"
+        rows += [(name, line, text.split("|")) for line, text in enumerate(lines, start=2) if text]
     return header, rows
 
 

@@ -73,7 +73,7 @@ def point(value: float) -> Lattice:
 
 def geometric_ratio(variance: float) -> float:
     """Return the ratio r of two-sided geometric noise, ``P(k) ~ r**abs(k)``, from ``2 r / (1 - r)**2``."""
-    return (variance + 1 - math.sqrt(2 * variance + 1)) / variance
+    return variance / (variance + 1 + math.sqrt(2 * variance + 1))
 
 
 def count_posterior(z: int, variance: float, noise: NoiseDistribution) -> Lattice:

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Bools, Ints
+from opendas.arrays import Bools, Ints, Lookup
 from opendas.custody.stamps import POPULATED_LEAVES
 from opendas.errors import ConfigError, DataError, GeographyError, SchemaError
 from opendas.geography.frame import Frame, official_codes
@@ -34,7 +34,7 @@ from opendas.readers.cef.records import (
 from opendas.readers.columns.coding import is_repeated
 from opendas.readers.columns.csv_parquet import no_rows
 from opendas.readers.columns.findings import FindingLog, Origin, report_rows
-from opendas.readers.counting.entries import Entries, Lookup
+from opendas.readers.counting.entries import Entries
 from opendas.readers.frame.frame_file import CENSUS_UNITS
 from opendas.readers.frame.grfc import GrfcBlocks, read_blocks
 from opendas.readers.frame.units import check_units
@@ -49,7 +49,7 @@ from opendas.readers.input.spec import (
     without_counts,
 )
 from opendas.schema.dhc_persons import GQ_CODES as DETAILED
-from opendas.schema.dhc_persons import dhc_persons
+from opendas.schema.dhc_persons import OLDEST, dhc_persons
 from opendas.schema.dhc_units import dhc_units, dhc_units_tenvacgq
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
@@ -109,16 +109,10 @@ def read_units(paths: Sequence[Path], blocks: GrfcBlocks, households: Product | 
         log.raise_if_any(f"{path.name} cannot be read as unit records.")
     if not parts:
         raise no_rows(paths[0])
-    units = CefUnits(
-        np.concatenate([part.mafid for part in parts]),
-        np.concatenate([part.block for part in parts]),
-        np.concatenate([part.quarters for part in parts]),
-        np.concatenate([part.vacant for part in parts]),
-        np.concatenate([part.people for part in parts]),
-        np.concatenate([part.tenvacgq for part in parts]),
-        np.concatenate([part.household for part in parts]),
-        tuple(origin for part in parts for origin in part.origins),
-    )
+    arrays = ("mafid", "block", "quarters", "vacant", "people", "tenvacgq", "household")
+    whole: list[Any] = [np.concatenate([getattr(part, name) for part in parts]) for name in arrays]
+    whole.append(tuple(origin for part in parts for origin in part.origins))
+    units = CefUnits(*whole)
     _check_mafids(units)
     return units
 
@@ -165,7 +159,7 @@ UNIT_COUNTS = "housing units and group quarters of each type in every block"
 QUARTERS_COUNTS = "group quarters of each type in every block"
 """The same for a units product that does not hold the number of units in a block invariant."""
 
-_OLDEST, _ADULT = 115, 18
+_ADULT = 18
 _RACES = 63
 
 
@@ -326,7 +320,7 @@ def _cells(
     _check_type(records, unit, hhgq, log)
     if census_kind(product) is None:
         return unit, person_cells(records, quarters, units.people[unit] == 1, product, log)
-    age = records.numbers("QAGE", 0, _OLDEST, log)
+    age = records.numbers("QAGE", 0, OLDEST, log)
     hispanic = records.codes("CENHISP", {1: 0, 2: 1}, "expected 1 (not Hispanic) or 2 (Hispanic)", log)
     race = records.numbers("CENRACE", 1, _RACES, log) - 1
     cell = ((hhgq * 2 + (age >= _ADULT)) * 2 + hispanic) * _RACES + race

@@ -107,32 +107,21 @@ def is_repeated(values: npt.NDArray[Any]) -> Bools:
     return repeated
 
 
-def positions_of(ascending: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Ints:
-    """Return the position of each wanted value in a list, int64 (rows,); -1 where it is not in it.
-
-    - `ascending` (k,): each value once.
-    - `wanted` (rows,): records of one household, and of one leaf, stand together: each run of equal values is
-      looked up once.
-    """
-    if len(wanted) == 0 or len(ascending) == 0:
-        return np.full(len(wanted), -1, dtype=np.int64)
-    starts = np.flatnonzero(np.concatenate([[True], wanted[1:] != wanted[:-1]]))
-    heads = wanted[starts]
-    found = np.minimum(np.searchsorted(ascending, heads), len(ascending) - 1)
-    position = np.where(ascending[found] == heads, found, -1)
-    return np.repeat(position, np.diff(starts, append=len(wanted)))
-
-
 def distinct_texts(batch: Batch, name: str) -> tuple[Ints, list[str]]:
     """Return (position of each row, distinct texts of a column); what is null or no text is empty."""
     index, values = _distinct(batch.columns[name])
     return index, [_text(value) or "" for value in values] or [""]
 
 
-def text_of(batch: Batch, name: str) -> Codes:
-    """Return a column as text, UTF-8; null is the empty text."""
-    index, texts = distinct_texts(batch, name)
-    return np.asarray(np.array([text.encode() for text in texts], dtype=np.bytes_)[index])
+def text_of(batch: Batch, name: str, log: FindingLog) -> Codes:
+    """Return a column as text, UTF-8; null is the empty text, and what is no text is refused."""
+    index, values = _distinct(batch.columns[name])
+    texts = [_text(value) for value in values]
+    pairs = zip(texts, values, strict=True)
+    lost = [text is None and value is not None and value == value for text, value in pairs]  # NaN is a null
+    rule = "expected text in UTF-8, or a whole number"
+    batch.report(np.array(lost or [False])[index], name, rule, log, FormatError)
+    return np.array([(text or "").encode() for text in texts] or [b""], dtype=np.bytes_)[index]
 
 
 def codes_or_other(batch: Batch, name: str, labels: Sequence[str], other: str) -> Ints:
@@ -190,7 +179,7 @@ def unit_ids(batch: Batch, name: str, log: FindingLog) -> Codes:
         values = column.cast(pa.large_binary()).to_numpy(zero_copy_only=False)
         texts = np.array(values, dtype=np.bytes_) if len(values) else np.empty(0, np.bytes_)
     else:
-        texts = text_of(batch, name)
+        texts = text_of(batch, name, FindingLog())  # what is no text is told below
     usable = (np.strings.str_len(texts) > 0) & (np.strings.strip(texts) == texts)
     rule = "expected an identifier, without spaces around it: every record belongs to someone"
     batch.report(~usable, name, rule, log, FormatError)
@@ -236,8 +225,11 @@ def _small_numbers(column: Any, keys: Mapping[str, int]) -> Ints | None:
     return np.asarray(np.array(table, dtype=np.int64)[numbers])
 
 
-def whole_numbers(batch: Batch, name: str, log: FindingLog) -> Ints:
-    """Return a column of counts, -1 where a value is no whole number from 0 to 2**62 - 1."""
+def whole_numbers(batch: Batch, name: str, log: FindingLog, asked: Bools | None = None) -> Ints:
+    """Return a column of counts, -1 where a value is no whole number from 0 to 2**62 - 1.
+
+    `asked` (rows,): rows of which it is told; by default all.
+    """
     column = batch.columns[name]
     kind = column.type
     if pa.types.is_integer(kind) and column.null_count == 0 and not pa.types.is_uint64(kind):
@@ -249,7 +241,7 @@ def whole_numbers(batch: Batch, name: str, log: FindingLog) -> Ints:
         numbers = parsed[index]
         usable = numbers >= 0
     rule = "expected a whole number, not negative, below 2**62"
-    batch.report(~usable, name, rule, log, FormatError)
+    batch.report(~usable if asked is None else asked & ~usable, name, rule, log, FormatError)
     return np.where(usable, numbers, -1)
 
 

@@ -91,6 +91,11 @@ class FindingLog:
         self._kinds.add(kind)
         self._listed.append(Finding(file, line, field, rule))
 
+    def note(self, file: str, rule: str) -> None:
+        """Say what readers of findings have to know, if there are any."""
+        if self._listed:
+            self._listed.append(Finding(file, None, None, rule))
+
     def add_rows(
         self, kind: type[DataError], file: str, lines: Iterable[int], field: str | None, rule: str
     ) -> None:

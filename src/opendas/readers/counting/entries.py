@@ -12,7 +12,6 @@ Axes: ``e`` entries; ``p`` pieces.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -24,7 +23,6 @@ from opendas.arrays import Ints, sum_by_key
 from opendas.custody.folders import PARTIAL_SUFFIX, make_folder, move_folder, new_file, remove_tree
 from opendas.custody.secret_files import private_folder
 from opendas.errors import EnvironmentFailure, FormatError
-from opendas.readers.columns.coding import positions_of
 from opendas.readers.columns.findings import joined
 from opendas.schema.histogram import Histogram
 
@@ -114,25 +112,6 @@ def open_histogram(folder: Path) -> Histogram:
     if entries != len(histogram.cells) or entries != len(histogram.counts):
         raise FormatError(f"{folder.name}: the arrays of the histogram do not fit each other.")
     return histogram
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Lookup:
-    """A long list in which numbers are looked up many times."""
-
-    ordered: npt.NDArray[np.integer]  # (k,): ascending, at least one
-    order: Ints  # (k,): position of each in the list
-
-    @classmethod
-    def of(cls, known: npt.NDArray[np.integer]) -> Lookup:
-        """Prepare a list of distinct numbers."""
-        order = np.argsort(known, kind="stable")
-        return cls(known[order], order)
-
-    def positions(self, wanted: npt.NDArray[np.integer]) -> Ints:
-        """Return the position of each wanted number in the list, int64 (q,); -1 where it is not in it."""
-        position = positions_of(self.ordered, wanted.astype(self.ordered.dtype, copy=False))
-        return np.where(position < 0, -1, self.order[position])
 
 
 IN_MEMORY = 1 << 21

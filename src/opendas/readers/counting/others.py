@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from opendas.arrays import Codes, Ints
+from opendas.arrays import Codes, Ints, positions_of
 from opendas.errors import GeographyError
 from opendas.geography.frame import LevelRule
-from opendas.readers.columns.coding import distinct_texts, positions_of
+from opendas.readers.columns.coding import distinct_texts
 from opendas.readers.columns.csv_parquet import Batch
 
 

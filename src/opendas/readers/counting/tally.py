@@ -12,11 +12,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from opendas.arrays import Bools, Codes, Ints, sum_by_key
+from opendas.arrays import Bools, Codes, Ints, positions_of, sum_by_key
 from opendas.custody.stamps import DEMONSTRATION_FRAME, POPULATED_LEAVES
 from opendas.errors import ConfigError, DataError, Finding, GeographyError, PrivacyError, SchemaError
 from opendas.geography.frame import Frame
-from opendas.readers.columns.coding import Geocodes, positions_of, text_of, unit_ids
+from opendas.readers.columns.coding import Geocodes, text_of, unit_ids
 from opendas.readers.columns.csv_parquet import Batch, no_rows, read_batches, shown_name
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.counting.contributions import Contributions
@@ -110,7 +110,7 @@ def collect(paths: Sequence[Source], columns: Sequence[str], layout: Layout) -> 
             leaves = layout.leaves(batch, log)
             joined = leaves.rows() if columns else leaves.used()
             for name in columns:
-                joined = np.strings.add(np.strings.add(joined, _BREAK), text_of(batch, name))
+                joined = np.strings.add(np.strings.add(joined, _BREAK), text_of(batch, name, log))
             found.append(np.unique(joined))
         log.raise_if_any(f"{shown_name(path)} cannot be read.")
     if not sum(map(len, found)):
@@ -232,11 +232,12 @@ def _rows(
 ) -> tuple[Ints, Ints | None, Bools | None]:
     """Return (leaf * n + cell, count) of the usable rows that count something; and which, if not all."""
     leaves, outside = _leaves(batch, layout, frame, log)
+    told = log if layout.strict else warnings
     for column, codes in layout.upper.items():
-        said = text_of(batch, column)
+        said = text_of(batch, column, told)
         apart = (leaves >= 0) & (said != b"") & (said != codes[leaves])
         rule = f"expected the {column} that the frame gives for this {frame.leaf}"
-        batch.report(apart, column, rule, log if layout.strict else warnings, GeographyError)
+        batch.report(apart, column, rule, told, GeographyError)
     cells = layout.cells(batch, log)
     counts = layout.counts(batch, log)
     usable = (leaves >= 0) & (cells >= 0)
@@ -379,8 +380,7 @@ def _columns(spec: ReaderSpec, layout: Layout, levels: Hierarchy, leaves: Leaves
     """Return the leaves, with the unit columns that a file gives."""
     if leaves == "units":
         assert spec.units is not None
-        geocodes, units = read_units(spec, spec.units, levels.width)
-        return arrange(geocodes, levels, spec.units.path.name, FindingLog(), units=units)
+        return read_units(spec, spec.units, levels)
     if leaves == "frame":
         path = frame_path(spec)
         assert path is not None
@@ -388,7 +388,7 @@ def _columns(spec: ReaderSpec, layout: Layout, levels: Hierarchy, leaves: Leaves
     else:
         geocodes, codes = collect(spec.paths, levels.columns, layout)
         above = dict(zip(levels.columns, codes, strict=True))
-        columns = arrange(geocodes, levels, spec.paths[0].name, FindingLog(), columns=above)
+        columns = arrange(geocodes, levels, spec.paths[0].name, columns=above)
     if spec.units is not None:
         add_units(columns, spec, spec.units, levels.width)
     return columns

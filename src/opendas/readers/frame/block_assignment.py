@@ -15,12 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-from pyarrow import csv
 
-from opendas.arrays import Bools, Codes
-from opendas.custody.folders import at_once
-from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError, GeographyError
+from opendas.arrays import Bools, Codes, positions_of
+from opendas.errors import DataError, Finding, FormatError, GeographyError
+from opendas.files.storage.zips import opened_zip
 from opendas.geography.frame import ENTITY_CATEGORIES, Frame
 from opendas.readers.columns.area_codes import national_codes
 from opendas.readers.columns.coding import (
@@ -30,24 +28,23 @@ from opendas.readers.columns.coding import (
     geocodes_of,
     text_of,
 )
-from opendas.readers.columns.csv_parquet import (
-    Batch,
-    column_names,
-    csv_options,
-    opened_zip,
-    read_batches,
-    unpacked,
-)
+from opendas.readers.columns.csv_parquet import Batch, column_names, no_rows, read_batches
 from opendas.readers.columns.findings import FindingLog, Origin, report_rows
 from opendas.readers.frame.frame_file import hierarchy
 from opendas.readers.frame.grfc import AREA_COLUMNS, OID_COLUMN, read_blocks
 from opendas.readers.input.paths import expand_paths
-from opendas.readers.input.spec import FRAME_FROM_RECORDS, InputData, Reader, ReaderSpec, Source
+from opendas.readers.input.spec import (
+    FRAME_FROM_RECORDS,
+    InputData,
+    Reader,
+    ReaderSpec,
+    Source,
+    ZipMember,
+)
 from opendas.readers.pl94.header import block_geocodes
-from opendas.readers.pl94.reader import VINTAGES
-from opendas.readers.pl94.segments import read_members
+from opendas.readers.pl94.reader import VINTAGES, read_header
 
-_MEMBER = re.compile(r"(?:^|/)BlockAssign_ST\d\d_[A-Z]{2}_(\w+)\.txt$", re.IGNORECASE)
+_MEMBER = re.compile(r"(?:^|[/!])BlockAssign_ST\d\d_[A-Z]{2}_(\w+)\.txt$", re.IGNORECASE)
 _OFFICIAL = {
     "AIANNH": ("aianhh", "AIANNHCE"),
     "CD": ("cd", "DISTRICT"),
@@ -100,10 +97,9 @@ def read_assignments(paths: Sequence[Path], geocode: str, *, census: bool) -> li
     for path in paths:
         log = FindingLog()
         if path.name.lower().endswith(".zip"):
-            members = _members(path)
-            found += [part for where, kind, data in members for part in _official(where, kind, data, log)]
-        elif match := _MEMBER.search(path.name):
-            found += _official(path.name, match.group(1), _read(path), log)
+            found += [part for member in _members(path) for part in _official(member, log)]
+        elif _MEMBER.search(path.name):
+            found += _official(path, log)
         else:
             found += _table(path, geocode, log, census=census)
         log.raise_if_any(f"{path.name} cannot be read as a block assignment.")
@@ -113,69 +109,35 @@ def read_assignments(paths: Sequence[Path], geocode: str, *, census: bool) -> li
     return found
 
 
-def _read(path: Path) -> bytes:
-    try:
-        with open(path, "rb", opener=at_once) as file:
-            return file.read()
-    except OSError as error:
-        raise EnvironmentFailure(f"{path}: {error.strerror or 'cannot be read'}.") from None
+def _members(path: Path) -> list[ZipMember]:
+    """Return the members that are official files."""
+    with opened_zip(path) as archive:
+        names = [name for name in archive.namelist() if _MEMBER.search(name)]
+    if not names:
+        rule = "expected members called BlockAssign_ST.._.._....txt"
+        raise FormatError(f"{path.name}: no block assignment.", [Finding(path.name, None, None, rule)])
+    return [ZipMember(path, name) for name in names]
 
 
-def _members(path: Path) -> Iterator[tuple[str, str, bytes]]:
-    """Yield (name for findings, kind of area, content) of the members that are known."""
-    rule = "expected a zip file, whole and not encrypted"
-    with opened_zip(path, f"{path.name} cannot be unpacked.", rule) as archive:
-        names = [(name, match.group(1)) for name in archive.namelist() if (match := _MEMBER.search(name))]
-        if not names:
-            rule = "expected members called BlockAssign_ST.._.._....txt"
-            raise FormatError(f"{path.name}: no block assignment.", [Finding(path.name, None, None, rule)])
-        for name, kind in names:
-            if kind.upper() in _OFFICIAL:
-                yield f"{path.name}!{name}", kind, unpacked(archive, name)
-
-
-def _official(where: str, kind: str, data: bytes, log: FindingLog) -> list[Assignment]:
-    """Return the assignments of an official file."""
-    if kind.upper() not in _OFFICIAL:
-        return []
-    category, field = _OFFICIAL[kind.upper()]
-    columns = _columns(where, data, (_BLOCK, field), log)
-    if columns is None:
-        return []
-    batch = Batch(where, 2, columns, len(columns[_BLOCK]))
-    blocks = _blocks(batch, _BLOCK, log)
-    if _COUNTY in columns:
-        county = text_of(batch, _COUNTY)
-        apart = (blocks != b"") & (county != _part(blocks, 2, 5))
-        log.add_where(GeographyError, where, apart, _COUNTY, "expected the county of the block", first=2)
-    codes = _codes(batch, category, field, blocks, log)
-    return [Assignment(category, field, blocks, codes, Origin(where, 2, batch.rows), True)]
-
-
-def _columns(where: str, data: bytes, wanted: Sequence[str], log: FindingLog) -> dict[str, pa.Array] | None:
-    """Parse delimited text; on failure record why and return None."""
-    header, _, body = data.partition(b"\n")
-    text = header.decode("utf-8-sig", "replace").rstrip("\r")
-    delimiter = max("|,;\t", key=text.count)
-    names = [name.strip('"') for name in text.split(delimiter)]
-    missing = [name for name in wanted if name not in names]
-    if missing or len(set(names)) != len(names):
-        rule = f"expected a header with {' and '.join(wanted)}, each once"
-        log.add(FormatError, where, 1, None, rule)
-        return None
-    if not body.strip():
-        log.add(FormatError, where, None, None, "expected rows, found none")
-        return None
-    try:
-        options = csv_options(names, delimiter, block=1 << 24)
-        table = csv.read_csv(pa.BufferReader(body), **options)
-    except pa.ArrowInvalid:
-        rows = enumerate(body.splitlines(), start=2)
-        wrong = [line for line, row in rows if row.count(delimiter.encode()) != len(names) - 1]
-        log.add_rows(FormatError, where, wrong or [2], None, f"expected {len(names)} fields")
-        return None
-    arrays = (column.combine_chunks() for column in table.columns)
-    return dict(zip(table.column_names, arrays, strict=True))
+def _official(file: Path | ZipMember, log: FindingLog) -> Iterator[Assignment]:
+    """Yield the assignments of an official file, batch by batch; none of other kinds of area."""
+    match = _MEMBER.search(file.name)
+    assert match is not None
+    if match.group(1).upper() not in _OFFICIAL:
+        return
+    category, field = _OFFICIAL[match.group(1).upper()]
+    county = [_COUNTY] if _COUNTY in column_names(file) else []
+    batch = None
+    for batch in read_batches(file, [_BLOCK, field, *county], log):
+        blocks = _blocks(batch, _BLOCK, log)
+        for name in county:
+            apart = (blocks != b"") & (text_of(batch, name, log) != _part(blocks, 2, 5))
+            batch.report(apart, name, "expected the county of the block", log, GeographyError)
+        codes = _codes(batch, category, field, blocks, log)
+        origin = Origin(batch.where, batch.first, batch.rows)
+        yield Assignment(category, field, blocks, codes, origin, official=True)
+    if batch is None and not len(log):
+        raise no_rows(file)
 
 
 def _table(path: Path, geocode: str, log: FindingLog, *, census: bool) -> list[Assignment]:
@@ -219,7 +181,7 @@ def _table(path: Path, geocode: str, log: FindingLog, *, census: bool) -> list[A
             blocks = _blocks(batch, block, log) if census else geocodes_of(batch, block, None, log)
         origin = Origin(batch.where, batch.first, batch.rows)
         for category, field in fields.items():
-            plain = np.strings.strip(text_of(batch, field))
+            plain = np.strings.strip(text_of(batch, field, log))
             codes = _codes(batch, category, field, blocks, log) if census else plain
             found.append(Assignment(category, field, blocks, codes, origin, grfc, national))
     return found
@@ -234,7 +196,7 @@ def _blocks(batch: Batch, name: str, log: FindingLog) -> Codes:
 
 
 def _codes(batch: Batch, category: str, field: str, blocks: Codes, log: FindingLog) -> Codes:
-    codes, wrong = national_codes(category, np.strings.strip(text_of(batch, field)), blocks)
+    codes, wrong = national_codes(category, np.strings.strip(text_of(batch, field, log)), blocks)
     rule = f"expected the code of a {category}, in the state (and county) of the block"
     batch.report(wrong & (blocks != b""), field, rule, log, GeographyError)
     return codes
@@ -254,22 +216,13 @@ def known_blocks(spec: ReaderSpec) -> Codes | None:
     Returns (k,): None where an input lists leaves only: microdata, and frames taken from records.
     """
     if spec.reader in VINTAGES:
-        return np.unique(np.concatenate([_of_header(path, spec.reader) for path in spec.paths]))
+        headers = (read_header(path, spec.reader) for path in spec.paths)
+        return np.unique(np.concatenate([block_geocodes(header) for header in headers]))
     if spec.reader == "cef":
         return read_blocks(spec.block_files).geocodes
     if spec.frame is not None and spec.frame != FRAME_FROM_RECORDS:
         return _of_frame(Path(spec.frame) if isinstance(spec.frame, str) else spec.frame, spec)
     return None
-
-
-def _of_header(path: Source, reader: str) -> Codes:
-    assert isinstance(path, Path)
-    log = FindingLog()
-    header = VINTAGES[reader].parse_header(read_members(path, ("geo",))["geo"], log, ())
-    codes = None if header is None else block_geocodes(header, log)
-    log.raise_if_any(f"{path.name}: the geography is not usable.")
-    assert codes is not None
-    return codes
 
 
 def _of_frame(path: Source, spec: ReaderSpec) -> Codes:
@@ -350,21 +303,16 @@ def _check_known(
     """Record rows that put an unknown block into an area; rows that say "none" put it nowhere."""
     blocks, codes = _joined(parts)
     if known is not None:
-        wrong = ~_is_in(blocks, known)
+        wrong = positions_of(known, blocks) < 0
         rule = "expected a block that the input knows; files of another census have other blocks"
     elif census:
-        wrong = ~_is_in(blocks.astype("S2"), np.unique(frame.geocodes.astype("S2")))
+        wrong = positions_of(np.unique(frame.geocodes.astype("S2")), blocks.astype("S2")) < 0
         rule = "expected a block in a state of the input"
     else:
-        wrong = np.full(len(blocks), not bool(_is_in(blocks, frame.geocodes).any()))
+        wrong = np.full(len(blocks), bool(np.all(positions_of(frame.geocodes, blocks) < 0)))
         rule = "expected geocodes of the input; none of the files' is one"
     wrong &= (codes != b"") & (blocks != b"")
     report_rows(wrong, [part.origin for part in parts], parts[0].field, rule, log, GeographyError)
-
-
-def _is_in(wanted: Codes, ascending: Codes) -> Bools:
-    found = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
-    return np.asarray(ascending[found] == wanted)
 
 
 def _one_code_each(parts: Sequence[Assignment], log: FindingLog) -> tuple[Codes, Codes]:
@@ -386,8 +334,8 @@ def _one_code_each(parts: Sequence[Assignment], log: FindingLog) -> tuple[Codes,
 
 def _of_leaves(frame: Frame, blocks: Codes, codes: Codes) -> tuple[Codes, Bools]:
     """Return the code of each leaf, and whether it is listed, (l,) both."""
-    found = np.minimum(np.searchsorted(blocks, frame.geocodes), len(blocks) - 1)
-    listed = blocks[found] == frame.geocodes
+    found = positions_of(blocks, frame.geocodes)
+    listed = found >= 0
     return np.where(listed, codes[found], b""), listed
 
 

@@ -6,7 +6,7 @@ Axes: ``l`` leaves.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,7 +129,6 @@ def arrange(
     geocodes: Codes,
     levels: Hierarchy,
     where: str,
-    log: FindingLog,
     *,
     columns: Mapping[str, Codes] | None = None,
     units: dict[str, Ints] | None = None,
@@ -138,12 +137,12 @@ def arrange(
 ) -> LeafColumns:
     """Return the leaves `geocodes`, given in any order, with their columns in ascending order of geocode.
 
-    `origins` say where in the file `where` they stand; by default they count from 1.
+    `origins` say where in the file `where` they stand; without them, findings name no line.
 
     Raises `GeographyError` with every leaf that is listed twice, has an unusable geocode, or whose codes do
     not nest.
     """
-    check = _Check(origins or [Origin(where, 1, len(geocodes))], log)
+    check = _Check(where, origins, FindingLog())
     order = None if bool(np.all(geocodes[1:] > geocodes[:-1])) else np.argsort(geocodes, kind="stable")
     if order is not None:
         repeated = np.zeros(len(order), dtype=bool)
@@ -151,21 +150,28 @@ def arrange(
         check(repeated, levels.leaf, "expected each leaf once")
     codes = _level_codes(geocodes, levels, columns or {}, check)
     _check_nesting(codes, geocodes, levels, check)
-    log.raise_if_any(f"{where}: the list of leaves is not usable.")
+    check.log.raise_if_any(UNUSABLE.format(where))
     arranged = LeafColumns(geocodes, levels.leaf, codes, levels.root, units or {}, entities or {})
     if order is not None:
         arranged.take(order)
     return arranged
 
 
+UNUSABLE = "{}: the list of leaves is not usable."
+
+
 class _Check(NamedTuple):
     """Records rows of leaves that are wrong, by their own lines."""
 
+    where: str
     origins: Sequence[Origin]
     log: FindingLog
 
     def __call__(self, wrong: Bools, field: str, rule: str) -> None:
-        report_rows(wrong, self.origins, field, rule, self.log, GeographyError)
+        if self.origins:
+            report_rows(wrong, self.origins, field, rule, self.log, GeographyError)
+        elif wrong.any():
+            self.log.add(GeographyError, self.where, None, field, rule)
 
 
 def _level_codes(
@@ -212,6 +218,52 @@ def _check_nesting(codes: Mapping[str, Codes], geocodes: Codes, levels: Hierarch
         check(wrong, name, text)
 
 
+class LeafRows(NamedTuple):
+    """The rows of a public file about leaves, in its order."""
+
+    geocodes: Codes
+    codes: dict[str, Codes]  # column -> text
+    counts: dict[str, Ints]
+    origins: list[Origin]
+
+    @classmethod
+    def read(
+        cls,
+        path: Source,
+        geocode: str,
+        width: int | None,
+        codes: Collection[str],
+        counts: Mapping[str, str],
+        message: str,
+    ) -> LeafRows:
+        """Read a file; refuse one that is not usable with `message`, and one without rows.
+
+        `counts`: columns of counts, by the names that they get.
+        """
+        log = FindingLog()
+        geocodes: list[Codes] = []
+        texts: dict[str, list[Codes]] = {name: [] for name in codes}
+        numbers: dict[str, list[Ints]] = {name: [] for name in counts}
+        origins: list[Origin] = []
+        wanted = list(dict.fromkeys((geocode, *codes, *counts.values())))
+        for batch in read_batches(path, wanted, log, rows=PUBLIC_ROWS):
+            geocodes.append(geocodes_of(batch, geocode, width, log))
+            for name, parts in texts.items():
+                parts.append(text_of(batch, name, log))
+            for name, column in counts.items():
+                numbers[name].append(whole_numbers(batch, column, log))
+            origins.append(Origin(path.name, batch.first, batch.rows))
+        log.raise_if_any(message.format(path.name))
+        if not geocodes:
+            raise no_rows(path)
+        return cls(
+            joined(geocodes),
+            {name: joined(parts) for name, parts in texts.items()},
+            {name: joined(parts) for name, parts in numbers.items()},
+            origins,
+        )
+
+
 def read_frame_file(path: Source, spec: ReaderSpec, levels: Hierarchy) -> LeafColumns:
     """Read the public list of leaves.
 
@@ -222,36 +274,20 @@ def read_frame_file(path: Source, spec: ReaderSpec, levels: Hierarchy) -> LeafCo
     known = column_names(path)
     if levels.root is not None and spec.geocode not in known and OID_COLUMN in known:
         blocks = read_blocks([path])
-        return arrange(blocks.geocodes, levels, path.name, FindingLog(), entities=blocks.entities)
+        return arrange(blocks.geocodes, levels, path.name, entities=blocks.entities)
     kinds = [] if spec.units else [n for n in unit_names(spec) if n in known]
     entity_names = [name for name in ENTITY_CATEGORIES if name in known and name not in levels.columns]
-    wanted = list(dict.fromkeys((spec.geocode, *levels.columns, *kinds, *entity_names)))
-    log = FindingLog()
-    geocodes: list[Codes] = []
-    codes: dict[str, list[Codes]] = {name: [] for name in (*levels.columns, *entity_names)}
-    units: dict[str, list[Ints]] = {name: [] for name in kinds}
-    origins: list[Origin] = []
-    for batch in read_batches(path, wanted, log, rows=PUBLIC_ROWS):
-        geocodes.append(geocodes_of(batch, spec.geocode, levels.width, log))
-        for name, parts in codes.items():
-            parts.append(text_of(batch, name))
-        for name, numbers in units.items():
-            numbers.append(whole_numbers(batch, name, log))
-        origins.append(Origin(path.name, batch.first, batch.rows))
-    log.raise_if_any(f"{path.name}: the list of leaves is not usable.")
-    if not geocodes:
-        raise no_rows(path)
-    whole = joined(geocodes)
-    columns = {name: whole if name == spec.geocode else joined(codes[name]) for name in levels.columns}
+    above = [name for name in levels.columns if name != spec.geocode]
+    counts = {name: name for name in kinds}
+    rows = LeafRows.read(path, spec.geocode, levels.width, [*above, *entity_names], counts, UNUSABLE)
     return arrange(
-        whole,
+        rows.geocodes,
         levels,
         path.name,
-        log,
-        columns=columns,
-        units={name: joined(parts) for name, parts in units.items()},
-        entities={name: joined(codes[name]) for name in entity_names},
-        origins=origins,
+        columns={name: rows.codes[name] for name in above} | {spec.geocode: rows.geocodes},
+        units=rows.counts,
+        entities={name: rows.codes[name] for name in entity_names},
+        origins=rows.origins,
     )
 
 

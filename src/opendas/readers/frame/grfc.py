@@ -99,7 +99,7 @@ def _area_columns(known: Sequence[str]) -> dict[str, str]:
 def _areas(batch: Batch, category: str, column: str | None, geocodes: Codes, log: FindingLog) -> Codes:
     if column is None:
         return np.zeros(batch.rows, dtype="S1")
-    codes, wrong = national_codes(category, np.strings.strip(text_of(batch, column)), geocodes)
+    codes, wrong = national_codes(category, np.strings.strip(text_of(batch, column, log)), geocodes)
     rule = f"expected the code of a {category}"
     batch.report(wrong & (geocodes != b""), column, rule, log, GeographyError)
     return codes

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from opendas.arrays import Codes, Ints
-from opendas.errors import FormatError, GeographyError
+from opendas.arrays import Codes, Ints, Lookup
+from opendas.errors import GeographyError
 from opendas.files.official_areas import HEADER_FIELDS, OfficialAreas
 from opendas.files.storage.parquet import bytes_column
 from opendas.geography.frame import Frame
-from opendas.readers.columns.findings import FindingLog
 from opendas.readers.frame.block_assignment import known_blocks
 from opendas.readers.input.spec import ReaderSpec
 from opendas.readers.pl94.header import (
@@ -24,10 +23,10 @@ from opendas.readers.pl94.header import (
     entity_codes,
     functional_statuses,
     header_text,
+    joined,
     official_records,
 )
-from opendas.readers.pl94.reader import VINTAGES, official_reader
-from opendas.readers.pl94.segments import read_members
+from opendas.readers.pl94.reader import VINTAGES, official_reader, read_header
 
 _BLOCK_WIDTH = 15
 
@@ -47,7 +46,7 @@ def official_areas(spec: ReaderSpec, frame: Frame, headers: Sequence[Header] = (
         return None
     if spec.reader in VINTAGES:
         census = int(spec.reader.removeprefix("pl94-"))
-        read = headers or _headers(spec, census)
+        read = headers or (read_header(path, spec.reader, HEADER_FIELDS[census]) for path in spec.paths)
         parts = [_records(each, census, frame, assigned=bool(spec.block_assignment)) for each in read]
         return OfficialAreas(census, pa.concat_tables(parts))
     blocks = known_blocks(spec)
@@ -55,17 +54,6 @@ def official_areas(spec: ReaderSpec, frame: Frame, headers: Sequence[Header] = (
         return None
     table = pa.table({"geolevel": pa.array(["block"] * len(blocks)), "geocode": bytes_column(blocks)})
     return OfficialAreas(0, table)
-
-
-def _headers(spec: ReaderSpec, census: int) -> Iterator[Header]:
-    for path in spec.paths:
-        assert isinstance(path, Path)
-        log = FindingLog()
-        member = read_members(path, ("geo",))["geo"]
-        header = VINTAGES[spec.reader].parse_header(member, log, HEADER_FIELDS[census])
-        log.raise_if_any(f"{path.name}: the geography is not usable.")
-        assert header is not None
-        yield header
 
 
 def _records(header: Header, census: int, frame: Frame, *, assigned: bool) -> pa.Table:
@@ -102,32 +90,19 @@ def with_headers(frame: Frame, paths: Sequence[Path]) -> Frame:
     Raises `GeographyError` if a block is in none of them: the geography is that of another census, or of
     other states.
     """
-    blocks: list[Codes] = []
-    areas: list[dict[str, Codes]] = []
-    names: dict[str, dict[str, str]] = {}
-    statuses: dict[str, dict[str, str]] = {}
-    for path in paths:
-        log = FindingLog()
-        header = VINTAGES[official_reader(path)].parse_header(read_members(path, ("geo",))["geo"], log, ())
-        codes = None if header is None else block_geocodes(header, log)
-        log.raise_if_any(f"{path.name}: the geography is not usable.")
-        if header is None or codes is None:
-            raise FormatError(f"{path.name} cannot be read as redistricting data.")
-        blocks.append(codes)
-        areas.append(entity_codes(header, np.flatnonzero(header.is_block)))
-        for joined, own in ((names, area_names(header)), (statuses, functional_statuses(header))):
-            for category, known in own.items():
-                joined.setdefault(category, {}).update(known)
+    headers = [read_header(path, official_reader(path)) for path in paths]
+    blocks = [block_geocodes(header) for header in headers]
+    areas = [entity_codes(header, np.flatnonzero(header.is_block)) for header in headers]
     place = places_of_blocks(frame, np.concatenate(blocks), ", ".join(path.name for path in paths))
     entities = {name: np.concatenate([each[name] for each in areas])[place] for name in areas[0]}
+    names, statuses = (joined(map(said, headers)) for said in (area_names, functional_statuses))
     return replace(frame, entities=entities, names=names, functional_status=statuses)
 
 
 def places_of_blocks(frame: Frame, listed: Codes, source: str) -> Ints:
     """Return where each measured block stands in a list of public geography, int64 (blocks,)."""
-    order = np.argsort(listed, kind="stable")
-    place: Ints = order[np.minimum(np.searchsorted(listed[order], frame.geocodes), len(listed) - 1)]
-    lost = listed[place] != frame.geocodes
+    place = Lookup.of(listed).positions(frame.geocodes)
+    lost = place < 0
     if lost.any():
         raise GeographyError(
             f"block {frame.geocodes[lost][0].decode()} was measured and is not in {source}, nor are "

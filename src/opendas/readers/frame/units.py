@@ -11,41 +11,33 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Bools, Codes, Ints
+from opendas.arrays import Bools, Codes, Ints, positions_of
 from opendas.errors import ConfigError, DataError, Finding, FormatError, GeographyError
 from opendas.geography.frame import Frame
-from opendas.readers.columns.coding import geocodes_of, is_repeated, positions_of, whole_numbers
+from opendas.readers.columns.coding import geocodes_of, is_repeated, whole_numbers
 from opendas.readers.columns.csv_parquet import PUBLIC_ROWS, column_names, no_rows, read_batches
-from opendas.readers.columns.findings import FindingLog, Origin, joined, report_rows
-from opendas.readers.frame.frame_file import CENSUS_UNITS, LeafColumns, unit_names
+from opendas.readers.columns.findings import FindingLog, joined
+from opendas.readers.frame.frame_file import (
+    CENSUS_UNITS,
+    Hierarchy,
+    LeafColumns,
+    LeafRows,
+    arrange,
+    unit_names,
+)
 from opendas.readers.input.spec import CensusKind, ReaderSpec, UnitsSpec
 from opendas.schema.declarations import Bound
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
 
-def read_units(spec: ReaderSpec, units: UnitsSpec, width: int | None) -> tuple[Codes, dict[str, Ints]]:
-    """Read the file of public unit counts: its geocodes, each once, and one column per kind of unit.
+def read_units(spec: ReaderSpec, units: UnitsSpec, levels: Hierarchy) -> LeafColumns:
+    """Return the leaves that the file of public unit counts lists, with one column per kind of unit.
 
     Kinds that neither the file nor ``columns`` knows are left out; the file has to know at least one.
     """
-    columns = _columns(spec, units)
-    log = FindingLog()
-    origins: list[Origin] = []
-    codes: list[Codes] = []
-    counts: dict[str, list[Ints]] = {kind: [] for kind in columns}
-    for batch in read_batches(units.path, [units.geocode, *columns.values()], log, rows=PUBLIC_ROWS):
-        codes.append(geocodes_of(batch, units.geocode, width, log))
-        for kind, column in columns.items():
-            counts[kind].append(whole_numbers(batch, column, log))
-        origins.append(Origin(units.path.name, batch.first, batch.rows))
-    log.raise_if_any(_UNUSABLE.format(units.path.name))
-    if not codes:
-        raise no_rows(units.path)
-    geocodes = joined(codes)
-    report_rows(is_repeated(geocodes), origins, units.geocode, _ONCE, log, GeographyError)
-    log.raise_if_any(_UNUSABLE.format(units.path.name))
-    return geocodes, {kind: joined(parts) for kind, parts in counts.items()}
+    rows = LeafRows.read(units.path, units.geocode, levels.width, (), _columns(spec, units), _UNUSABLE)
+    return arrange(rows.geocodes, levels, units.path.name, units=rows.counts, origins=rows.origins)
 
 
 _UNUSABLE = "{}: the units are not usable."

@@ -43,7 +43,7 @@ def expand_paths(
                 f"{key}: {one} is an address, which is read as [input] path, as the frame of the reader "
                 "records or histogram, or as one file of units; other files must be on this machine."
             )
-        found = _expand(base / Path(one).expanduser())
+        found = _expand(base / expanded(one))
         for file in found:
             if file.exists() and not file.is_file():
                 raise ConfigError(
@@ -56,6 +56,14 @@ def expand_paths(
             )
         files += found
     return tuple(sorted(dict.fromkeys(files)))
+
+
+def expanded(path: str | Path) -> Path:
+    """Return a path with the folder of a user in place of ``~`` or ``~NAME`` at its beginning."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{path}: there is no user, or no folder of a user, of that name.") from error
 
 
 def is_data(file: PurePath) -> bool:

@@ -33,6 +33,19 @@ class MemoryTable:
     table: Any
 
 
+@dataclass(frozen=True, slots=True)
+class ZipMember:
+    """A text file in a zip file, read like a file."""
+
+    path: Path
+    member: str
+
+    @property
+    def name(self) -> str:
+        """How findings name it."""
+        return f"{self.path.name}!{self.member}"
+
+
 Source = Path | MemoryTable
 """Where rows come from."""
 

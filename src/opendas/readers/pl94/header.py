@@ -5,7 +5,7 @@ Axes: ``r`` records of the header.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 
@@ -104,16 +104,20 @@ def area_names(header: Header) -> dict[str, dict[str, str]]:
 
 def functional_statuses(header: Header) -> dict[str, dict[str, str]]:
     """Return the functional status of county subdivisions and places, by category and code."""
+    levels = {level: _LEVELS[level] for level in (b"060", b"160")}
+    found: dict[str, dict[str, str]] = {category: {} for category, _ in levels.values()}
+    for category, rows, codes in area_records(header, levels):
+        statuses = zip(codes.tolist(), header.fields["FUNCSTAT"][rows].tolist(), strict=True)
+        found[category] = {header_text(code): header_text(status) for code, status in statuses if status}
+    return found
+
+
+def joined(parts: Iterable[Mapping[str, Mapping[str, str]]]) -> dict[str, dict[str, str]]:
+    """Return what several states say of their areas, by category and code, as one."""
     found: dict[str, dict[str, str]] = {}
-    for level in (b"060", b"160"):
-        category, fields = _LEVELS[level]
-        rows = np.flatnonzero((header.fields["SUMLEV"] == level) & (header.fields["GEOCOMP"] == b"00"))
-        rows = rows[header.fields["FUNCSTAT"][rows] != b""]
-        codes = (b"".join(parts) for parts in zip(*(header.fields[f][rows] for f in fields), strict=True))
-        statuses = header.fields["FUNCSTAT"][rows]
-        found[category] = {
-            header_text(code): header_text(status) for code, status in zip(codes, statuses, strict=True)
-        }
+    for part in parts:
+        for category, known in part.items():
+            found.setdefault(category, {}).update(known)
     return found
 
 
@@ -186,7 +190,9 @@ def _fixed_width_lines(member: Member, log: FindingLog) -> npt.NDArray[np.uint8]
         return None
     wrong = [number for number, row in enumerate(rows, start=1) if len(row) != GEO_2010_WIDTH]
     log.add_rows(FormatError, member.where, wrong, None, f"expected {GEO_2010_WIDTH} characters")
-    return None
+    if wrong:
+        return None
+    return np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, GEO_2010_WIDTH)
 
 
 def parse_header_2020(member: Member, log: FindingLog, more: Collection[str] = ()) -> Header | None:
@@ -241,18 +247,20 @@ def _header(where: str, fields: dict[str, Codes], log: FindingLog) -> Header | N
 _PARTS = (("STATE", 2), ("COUNTY", 3), ("TRACT", 6), ("BLOCK", 4))
 
 
-def block_geocodes(header: Header, log: FindingLog) -> Codes | None:
+def block_geocodes(header: Header) -> Codes:
     """Return the 15-character geocodes of the block records, in the header's order.
 
-    Returns (blocks,): None if a code has the wrong form, a block lies in another block group than its number
-    says, or a block is listed twice; `log` then tells.
+    Returns (blocks,).
+
+    Raises `GeographyError` if a code has the wrong form, a block lies in another block group than its number
+    says, or a block is listed twice.
     """
     blocks = header.is_block
     lines = header.lines[blocks]
-    before = len(log)
+    log, message = FindingLog(), f"{header.where}: the geography is not usable."
     if len(lines) == 0:
         log.add(GeographyError, header.where, None, "SUMLEV", "expected block records (summary level 750)")
-        return None
+        log.raise_if_any(message)
     codes = np.zeros(len(lines), dtype="S1")
     for name, width in _PARTS:
         part = header.fields[name][blocks]
@@ -263,8 +271,7 @@ def block_geocodes(header: Header, log: FindingLog) -> Codes | None:
     first = header.fields["BLOCK"][blocks].astype("S1")
     rule = "expected the first digit of the block: a block is a child of its block group"
     log.add_where(GeographyError, header.where, group != first, "BLKGRP", rule, lines=lines)
-    if len(log) > before:
-        return None
+    log.raise_if_any(message)
     codes = codes.astype("S15")
     repeated = is_repeated(codes)
     log.add_where(GeographyError, header.where, repeated, "BLOCK", "expected each block once", lines=lines)
@@ -272,4 +279,5 @@ def block_geocodes(header: Header, log: FindingLog) -> Codes | None:
     log.add_where(
         GeographyError, header.where, state != codes[0][:2], "STATE", "expected one state in one file"
     )
-    return codes if len(log) == before else None
+    log.raise_if_any(message)
+    return codes

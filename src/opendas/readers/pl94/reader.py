@@ -12,22 +12,31 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from scipy import sparse
 
-from opendas.arrays import Bools, Codes, Ints
+from opendas.arrays import Codes, Ints
 from opendas.custody.stamps import DEMONSTRATION_FRAME
 from opendas.errors import ConfigError, DataError, Finding, FormatError, GeographyError
 from opendas.files.official_areas import HEADER_FIELDS
 from opendas.files.pl94_layout import KEY_FIELDS, cell_names
+from opendas.files.summary_records import sums_of_blocks
 from opendas.geography.frame import GQ_COLUMNS, Frame, official_codes
 from opendas.readers.columns.findings import FindingLog
-from opendas.readers.input.spec import CensusKind, InputData, MemoryTable, Reader, ReaderSpec, census_kind
+from opendas.readers.input.spec import (
+    CensusKind,
+    InputData,
+    MemoryTable,
+    Reader,
+    ReaderSpec,
+    Source,
+    census_kind,
+)
 from opendas.readers.pl94.header import (
     Header,
     area_names,
     block_geocodes,
     entity_codes,
     functional_statuses,
+    joined,
     parse_header_2010,
     parse_header_2020,
 )
@@ -83,14 +92,9 @@ def compare_summaries(header: Header, tables: dict[str, Cells]) -> list[Finding]
     keys = [name for name in KEY_FIELDS if name in header.fields]
     # Codes become small integers; 0 is "not filled in".
     codes = np.stack([_numbered(header.fields[name]) for name in keys], axis=1)
-    first, part_of_block = _groups(codes[blocks])
-    parts = codes[blocks][first]
-    counts = np.concatenate(
-        [_sums(table[blocks], part_of_block, len(parts)) for table in tables.values()], axis=1
-    )
-    published = np.concatenate([table[summaries] for table in tables.values()], axis=1)
+    found = sums_of_blocks(codes[summaries], codes[blocks], [table[blocks] for table in tables.values()])
+    wrong = found != np.concatenate([table[summaries] for table in tables.values()], axis=1)
     names = [name for table in tables for name in cell_names(table)]
-    wrong = _differences(codes[summaries], parts, counts, published)
     findings = []
     for row in np.flatnonzero(wrong.any(axis=1)):
         record = summaries[row]
@@ -105,42 +109,6 @@ def compare_summaries(header: Header, tables: dict[str, Cells]) -> list[Finding]
 def _numbered(column: Codes) -> Ints:
     values, index = np.unique(column, return_inverse=True)
     return np.asarray(index if values[0] == b"" else index + 1, dtype=np.int64)
-
-
-def _groups(codes: Ints) -> tuple[Ints, Ints]:
-    """Number the distinct rows of `codes`; return (a row of each number, the number of each row)."""
-    key = np.zeros(len(codes), dtype=np.int64)
-    first = np.zeros(min(1, len(codes)), dtype=np.int64)
-    for column in codes.T:
-        # Numbers stay below rows * codes: no overflow, and no slow sort of whole rows.
-        combined = key * (int(column.max(initial=0)) + 1) + column
-        _, first, key = np.unique(combined, return_index=True, return_inverse=True)
-    return first.astype(np.int64), key.astype(np.int64)
-
-
-def _sums(counts: Cells, group: Ints, groups: int) -> Ints:
-    """Add up the rows of each group: int64 (groups, c)."""
-    ones = np.ones(len(group), dtype=np.int64)
-    indicator = sparse.csr_array((ones, (group, np.arange(len(group)))), shape=(groups, len(group)))
-    return np.asarray(indicator @ np.ascontiguousarray(counts, dtype=np.int64), dtype=np.int64)
-
-
-def _differences(
-    wanted: Ints,
-    parts: Ints,
-    counts: Ints,
-    published: Ints,
-) -> Bools:
-    """Return bool (s, c): the cells of each summary record that its parts do not add up to."""
-    wrong = np.zeros(published.shape, dtype=bool)
-    filled = wanted > 0
-    first, pattern_of = _groups(filled.astype(np.int64))
-    for number, pattern in enumerate(filled[first]):
-        records = np.flatnonzero(pattern_of == number)
-        areas, index = _groups(np.concatenate([wanted[records][:, pattern], parts[:, pattern]]))
-        sums = _sums(counts, index[len(records) :], len(areas))
-        wrong[records] = sums[index[: len(records)]] != published[records]
-    return wrong
 
 
 def _describe(header: Header, record: int, keys: list[str]) -> str:
@@ -166,10 +134,12 @@ class Vintage:
     # blocks into cells of the persons product; blocks count from the start of the slice.
     entries: Callable[[Blocks, slice, Ints, FindingLog], Entries]
 
-    def parse(
-        self, path: Path, log: FindingLog, more: Collection[str] = ()
-    ) -> tuple[Header, dict[str, Cells]] | None:
-        """Read one state's file: header and tables, aligned record by record. Confidential."""
+    def parse(self, path: Path, more: Collection[str] = ()) -> tuple[Header, dict[str, Cells]]:
+        """Read one state's file: header and tables, aligned record by record. Confidential.
+
+        Raises `DataError` with everything that is wrong in it.
+        """
+        log = FindingLog()
         members = read_members(path, ("geo", *map(str, self.segments)))
         header = self.parse_header(members.pop("geo"), log, more)
         tables: dict[str, Cells] = {}
@@ -177,7 +147,9 @@ class Vintage:
             segment = parse_segment(members.pop(str(number)), number, names, self.delimiter, log)
             if segment is not None and header is not None:
                 tables.update(align(segment, header.records, header.where, log) or {})
-        return None if len(log) or header is None else (header, tables)
+        log.raise_if_any(f"{path.name} cannot be read as redistricting data.")
+        assert header is not None
+        return header, tables
 
 
 _SEGMENTS = {1: ("P1", "P2"), 2: ("P3", "P4", "H1")}
@@ -189,6 +161,16 @@ VINTAGES: Mapping[str, Vintage] = MappingProxyType(
     }
 )
 """The formats by the name of their reader."""
+
+
+def read_header(path: Source, reader: str, more: Collection[str] = ()) -> Header:
+    """Read the geographic header alone of the file of a state, as :meth:`Vintage.parse` reads all of it."""
+    assert isinstance(path, Path)
+    log = FindingLog()
+    header = VINTAGES[reader].parse_header(read_members(path, ("geo",))["geo"], log, more)
+    log.raise_if_any(f"{path.name}: the geography is not usable.")
+    assert header is not None
+    return header
 
 
 class Pl94Reader(Reader):
@@ -235,14 +217,11 @@ def _read_states(spec: ReaderSpec, *, with_counts: bool) -> InputData:
     for path in spec.paths:
         if isinstance(path, MemoryTable):
             raise ConfigError(f"reader {spec.reader!r} reads official zips, not tables in memory.")
-        log = FindingLog()
-        parsed = vintage.parse(path, log, fields)
-        if parsed is None:
-            log.raise_if_any(f"{path.name} cannot be read as redistricting data.")
-            raise FormatError(f"{path.name} cannot be read as redistricting data.")
+        parsed = vintage.parse(path, fields)
         if with_counts:
             warnings += compare_summaries(*parsed)
             headers.append(parsed[0])
+        log = FindingLog()
         state = _read_state(*parsed, vintage, wanted, log)
         log.raise_if_any(f"{path.name}: the redistricting data are not consistent.")
         code = state.geocodes[0][:2]
@@ -259,13 +238,11 @@ def _read_states(spec: ReaderSpec, *, with_counts: bool) -> InputData:
 def _read_state(
     header: Header, whole: dict[str, Cells], vintage: Vintage, kind: CensusKind | None, log: FindingLog
 ) -> _State:
-    codes = block_geocodes(header, log)
+    codes = block_geocodes(header)
     rows = np.flatnonzero(header.is_block)
     # Taken out one by one, so that a large state is not held twice.
     tables = {name: whole.pop(name)[rows] for name in list(whole)}
     blocks = Blocks(header, rows, tables)
-    log.raise_if_any(f"{header.where}: the geography is not usable.")
-    assert codes is not None
     facilities = vintage.facilities(blocks)
     housing = blocks.tables["H1"][:, 0].astype(np.int64)
     leaf = (housing > 0) | facilities.any(axis=1)
@@ -315,17 +292,14 @@ def _join(states: list[_State], spec: ReaderSpec, kind: CensusKind | None) -> In
     geocodes = np.concatenate([state.geocodes for state in states])
     order = np.argsort(geocodes, kind="stable")
     geocodes = geocodes[order]
-    names: dict[str, dict[str, str]] = {}
-    statuses: dict[str, dict[str, str]] = {}
-    for state in states:
-        for joined, own in ((names, state.names), (statuses, state.functional_status)):
-            for category, known in own.items():
-                joined.setdefault(category, {}).update(known)
     first = states[0]
     units = {name: np.concatenate([state.units[name] for state in states])[order] for name in first.units}
     areas = {
         name: np.concatenate([state.entities[name] for state in states])[order] for name in first.entities
     }
+    names, statuses = (
+        joined(getattr(state, said) for state in states) for said in ("names", "functional_status")
+    )
     frame = Frame(geocodes, official_codes(geocodes, spec.root), "block", units, areas, names, statuses)
     position = np.empty(len(order), dtype=np.int64)
     position[order] = np.arange(len(order))

@@ -19,7 +19,8 @@ from pyarrow import csv
 from opendas.arrays import Ints
 from opendas.errors import Finding, FormatError
 from opendas.files.pl94_layout import SEGMENT_KEYS, TABLE_SIZES, cell_names
-from opendas.readers.columns.csv_parquet import DAMAGED_ZIP, csv_options, opened_zip, unpacked
+from opendas.files.storage.zips import DAMAGED_ZIP, opened_zip, unpacked
+from opendas.readers.columns.csv_parquet import csv_options
 from opendas.readers.columns.findings import FindingLog
 
 _GEO = re.compile(r"(?:^|/)([a-z]{2})geo\d{4}[^/]*\.pl$", re.IGNORECASE)

@@ -123,7 +123,7 @@ def implied_budget(
             f"and above others {most:.6g}. They differ most at {spine.names[number]}: a part of its "
             "measurements is missing, or variances were changed. opendas nmf shows what is there."
         )
-    observed = _along_first(spine, spent)
+    observed = float(sum(level[0] for level in spent))  # on the way from the top to the first leaf
     given = (
         [stated]
         if stated is not None
@@ -167,11 +167,6 @@ def _published(level: NoisyLevel) -> Floats:
 
 def _code(spine: Spine, leaf: int) -> str:
     return str(spine.leaf.geocodes[leaf].decode())
-
-
-def _along_first(spine: Spine, spent: Sequence[Floats]) -> float:
-    """Return the loss on the way from the top to the first leaf."""
-    return float(sum(level[0] for level in spent))
 
 
 def _shares_by(

@@ -19,7 +19,7 @@ from opendas.arrays import Codes, Ints, rank_in_run
 from opendas.budget.presets import preset_names
 from opendas.budget.resolve import BudgetSpec
 from opendas.constraints.feasible import check_feasible
-from opendas.constraints.table import ConstraintTable, bound_table, invariant_geolevels
+from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.custody.stamps import DEMONSTRATION_FRAME, DOMAIN_FROM_RECORDS
 from opendas.errors import ConfigError, FormatError
 from opendas.files.mdf.reading import stamps_beside
@@ -121,7 +121,7 @@ def _borrowed(
             "blocks cannot be made of what is above them."
         )
     product = _held(tree)
-    if (tie is not None or first is not None) and estimator in (*WHOLE_TREE, POSTERIOR):
+    if (tie is not None or first is not None) and estimator in WHOLE_TREE:
         raise ConfigError(
             f"estimator {estimator} fits all levels together and knows no counts of an earlier release. "
             "Use topdown."
@@ -446,7 +446,7 @@ def _numbered(codes: Codes) -> Codes:
 def _exact(tree: NoisyTree, product: Product, spine: Spine) -> dict[str, Ints]:
     """Return the exact answers of each invariant at its geolevel."""
     found = {}
-    for query, number in invariant_geolevels(product, spine).items():
+    for query, number in product.invariant_levels(spine).items():
         level = tree.constraints.levels[number]
         held = next((one.answers for one in level.invariants if one.query.name == query), None)
         if held is None and level.joint is not None:

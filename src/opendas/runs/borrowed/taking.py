@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +16,18 @@ from opendas.arrays import Ints
 from opendas.custody.folders import remove_file, remove_tree, write_atomic
 from opendas.engines.outputs import Draw, write_full
 from opendas.errors import ConfigError, PrivacyError
-from opendas.files.geography_files import write_constraints, write_frame, write_spine
 from opendas.files.nmf.bureau import is_bureau_folder
-from opendas.files.official_areas import official_areas_path, write_official_areas
+from opendas.files.official_areas import official_areas_path
 from opendas.geography.states import find_state
 from opendas.intervals.tree_estimates import MeasuredTotals, check_totals
 from opendas.measurement.protection import ProtectionMap
 from opendas.readers.frame.official import official_areas
 from opendas.runs.act import open_act
 from opendas.runs.borrowed.run import BorrowedRun, borrow_together
-from opendas.runs.config.released import released_toml
 from opendas.runs.context.workspace import RunState, Workspace
 from opendas.runs.finished_release import Release
-from opendas.runs.options import Progress, RunOptions
-from opendas.runs.release import estimate
+from opendas.runs.options import RunOptions
+from opendas.runs.release import estimate, write_public
 from opendas.schema.declarations import PUBLISHED_LIST
 from opendas.version import __version__
 
@@ -137,14 +133,12 @@ def _take(borrowed: BorrowedRun, space: Workspace, options: RunOptions, undo: Ex
         for path in (frame, areas, toml):
             undo.callback(remove_file, path)
         read = [MeasuredTotals.none(len(level)) for level in run.spine.levels]
-        write_full(folder, run.plan, _draws(borrowed, read), partial(_reading, act.tell))
+        # Told as of files that are read: one cannot be had without the other.
+        write_full(folder, run.plan, _draws(borrowed, read), lambda _, *parts: act.tell("reading", *parts))
         check_totals(borrowed.tree, read)
-        write_spine(folder / "spine.parquet", run.spine)
-        write_constraints(folder / "constraints.parquet", run.product, run.spine, borrowed.constraints)
         write_atomic(folder / PUBLISHED_LIST, borrowed.listing.encode())
-        write_frame(frame, replace(run.frame, functional_status={}), run.product)
-        _write_areas(borrowed, areas)
-        write_atomic(toml, released_toml(run.resolved, run.budget).encode())
+        known = None if borrowed.geography is None else official_areas(borrowed.geography, run.frame)
+        write_public(space, run, borrowed.constraints, run.resolved.domain, known)
         act.clock.lap("read measurements")
         space.save_state(
             RunState(
@@ -165,11 +159,6 @@ def _take(borrowed: BorrowedRun, space: Workspace, options: RunOptions, undo: Ex
                 },
             )
         )
-
-
-def _reading(tell: Progress, _: str, done: int, total: int) -> None:
-    """Tell of files that are written as of files that are read: one cannot be had without the other."""
-    tell("reading", done, total)
 
 
 def _draws(borrowed: BorrowedRun, totals: Sequence[MeasuredTotals]) -> Draw:
@@ -196,12 +185,3 @@ def _draws(borrowed: BorrowedRun, totals: Sequence[MeasuredTotals]) -> Draw:
             )
 
     return draw
-
-
-def _write_areas(borrowed: BorrowedRun, path: Path) -> None:
-    """Write the official areas beside the measured blocks, where the geography lists them."""
-    if borrowed.geography is None:
-        return
-    areas = official_areas(borrowed.geography, borrowed.run.frame)
-    if areas is not None:
-        write_official_areas(path, areas)

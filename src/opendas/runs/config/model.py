@@ -31,6 +31,7 @@ from opendas.geography.recipe import BLOCK_GROUP_RULES, NAMED_SPINES, SpineStep
 from opendas.geography.tract_groups import METHODS
 from opendas.parts import ESTIMATORS, MECHANISMS, names_of_parts
 from opendas.privacy.exact import parse_fraction
+from opendas.readers.input.paths import expanded
 from opendas.readers.input.spec import FRAME_FROM_RECORDS, MemoryTable
 from opendas.runs.config.words import LONGEST, is_one_line, nearest
 from opendas.sampling.mechanisms import OWN_MECHANISMS
@@ -106,7 +107,7 @@ def _path(value: object, info: ValidationInfo) -> Path:
     if not isinstance(value, str) or not value:
         raise PydanticCustomError("path", "expected a path in quotes")
     folder = (info.context or {}).get("folder", Path())
-    return Path(folder) / Path(value).expanduser()
+    return Path(folder) / expanded(value)
 
 
 def _several(value: object) -> object:

@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 from opendas.budget.allocation import Budget
 from opendas.budget.resolve import BudgetSpec
 from opendas.errors import FormatError
+from opendas.files.storage.remote import RemoteAddress
 from opendas.geography.recipe import NAMED_SPINES, Recipe, SpineStep, recipe_levels, stand_ins
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
@@ -22,7 +23,7 @@ from opendas.runs.config.model import BUILT_IN_PRODUCTS, StageSection, freeze
 from opendas.runs.config.product_file import earlier_stages, pass_table
 from opendas.runs.config.resolve import Resolved
 from opendas.schema.declarations import ContributionBound, Invariant, PublishedFile, StructuralZero
-from opendas.schema.product import Passes, PassPlan, Product
+from opendas.schema.product import PassPlan, Product
 from opendas.schema.provenance import Domain
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -84,6 +85,8 @@ def move_paths(document: dict[str, Any], old: Path, new: Path) -> None:
     def moved(value: Any) -> Any:
         if isinstance(value, list):
             return [moved(item) for item in value]
+        if RemoteAddress.of(value) is not None:
+            return value
         place = Path(value).expanduser()
         return value if place.is_absolute() else os.path.relpath(old / place, new)
 
@@ -95,6 +98,7 @@ def move_paths(document: dict[str, Any], old: Path, new: Path) -> None:
         ("geography", "frame"),
         ("geography", "block_assignment"),
         ("prior", "path"),
+        ("tie", "release"),
     ):
         value = document.get(section, {}).get(key)
         if value is not None and value != FRAME_FROM_RECORDS:
@@ -153,22 +157,23 @@ def released_toml(resolved: Resolved, budget: Budget, domain: Domain | None = No
         *_table("[budget]", spent),
         *_table("[budget.queries]", budget.queries),
         *_table("[passes]", passes),
-        *_table("[passes.least_squares]", _sorted_passes(product.passes.least_squares)),
-        *_table("[passes.rounder]", _sorted_passes(product.passes.rounder)),
-        *_stages(product.passes),
+        *_stage("passes", product.passes),
+        *(
+            line
+            for stage in product.passes.earlier
+            for line in (*_table("[[passes.earlier]]", {}), *_stage("passes.earlier", stage))
+        ),
         *_declaration(product),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _stages(plan: PassPlan) -> list[str]:
-    """Write the stages before the last one."""
-    lines = []
-    for stage in plan.earlier:
-        lines += _table("[[passes.earlier]]", {})
-        lines += _table("[passes.earlier.least_squares]", _sorted_passes(stage.least_squares))
-        lines += _table("[passes.earlier.rounder]", _sorted_passes(stage.rounder))
-    return lines
+def _stage(name: str, plan: PassPlan) -> list[str]:
+    """Write the passes of one stage."""
+    return [
+        *_table(f"[{name}.least_squares]", dict(sorted(plan.least_squares.items()))),
+        *_table(f"[{name}.rounder]", dict(sorted(plan.rounder.items()))),
+    ]
 
 
 def _input(resolved: Resolved) -> dict[str, object]:
@@ -178,14 +183,6 @@ def _input(resolved: Resolved) -> dict[str, object]:
         return resolved.published.to_dict()
     declared = {} if reader.contribution is None else reader.contribution.to_dict()
     return {key: value for key, value in declared.items() if value is not None}
-
-
-def _read_contribution(section: Mapping[str, Any]) -> ContributionBound | None:
-    return ContributionBound.from_dict({"distinct": None, **section}) if "unit_id" in section else None
-
-
-def _sorted_passes(passes: Mapping[str, Passes]) -> dict[str, Passes]:
-    return {level: passes[level] for level in sorted(passes)}
 
 
 def _declaration(product: Product) -> list[str]:
@@ -265,11 +262,13 @@ def _read(document: Mapping[str, Any], product: Product) -> Resolved:
         product=product,
         dropped=tuple(Invariant(query, geolevel) for query, _, geolevel in dropped),
         reader=ReaderSpec(
-            document["input"]["reader"],
+            given["reader"],
             (),
             product,
             frame=geography.get("frame"),
-            contribution=_read_contribution(document["input"]),
+            contribution=ContributionBound.from_dict({"distinct": None, **given})
+            if "unit_id" in given
+            else None,
         ),
         geolevels=geolevels,
         spine_name=spine if named else None,

@@ -45,8 +45,7 @@ from opendas.topdown.family_data import Estimator
 from opendas.topdown.model import BLOCK_BY_BLOCK, POSTERIOR, WHOLE_TREE
 
 _OF_TABLES = ("pl94-persons", "pl94-units")
-_OF_RECORDS = (*_OF_TABLES, "dhc-persons", "dhc-units", "dhc-units-tenvacgq")
-"""Products that the readers of published redistricting data fill, and those that census records fill."""
+"""Products that readers of published redistricting data fill; census records fill all that are built in."""
 
 
 def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True) -> ReaderSpec:
@@ -57,7 +56,7 @@ def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True)
     given, geography = run_file.input, run_file.geography
     census = given.reader in CENSUS_READERS
     problems = [*_misplaced_keys(run_file), *_unknown_names(given, product)]
-    filled = _OF_RECORDS if given.reader == "cef" else _OF_TABLES
+    filled = BUILT_IN_PRODUCTS if given.reader == "cef" else _OF_TABLES
     if census and product.name not in filled:
         problems.append(
             f"[input] reader {given.reader} fills the products {', '.join(filled)}; "
@@ -620,7 +619,7 @@ def _check_estimator(
         refuse_posterior(run_file.run.mechanism, product, held, geolevels[-1])
     above = [invariant for invariant in held if invariant.geolevel != geolevels[-1]]
     if above and run_file.run.estimator == BLOCK_BY_BLOCK:
-        queries = ", ".join(f'"{invariant.query}"' for invariant in above)
+        queries = ", ".join(dict.fromkeys(f'"{invariant.query}"' for invariant in above))
         raise ConfigError(
             f"estimator block-by-block solves each {geolevels[-1]} on its own, without the invariants above: "
             f"{', '.join(invariant.name for invariant in above)}. Set drop_invariants = [{queries}] "
@@ -740,7 +739,9 @@ def budget_spec(
     parts.update({key: getattr(section, key) for key in section.model_fields_set})
     complete = all(parts.get(key) is not None for key in (mechanism.loss_name, "geolevels", "queries"))
     if "preset" not in parts and not complete and product.preset is not None:
-        parts["preset"] = _default_preset(product.preset, geolevels)
+        # Production's for the run's root: the national one, or the one for a state.
+        national = geolevels[0] == "us"
+        parts["preset"] = product.preset if national else product.preset.replace("us2020-", "pr2020-")
     if not parts:
         raise ConfigError(
             f"[budget] is missing: the product {product.name} brings none. Give {mechanism.loss_name}, "
@@ -751,8 +752,3 @@ def budget_spec(
         parts["queries"] = {level: product.each_query(shares) for level, shares in queries.items()}
     parts["normalise"] = bool(parts.get("normalise"))
     return BudgetSpec(**parts, mechanism=mechanism, neighbours=neighbours)  # type: ignore[arg-type]
-
-
-def _default_preset(preset: str, geolevels: Sequence[str]) -> str:
-    """Return the production preset for the run's root: the national one, or the one for a state."""
-    return preset if geolevels[0] == "us" else preset.replace("us2020-", "pr2020-")

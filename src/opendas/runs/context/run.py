@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from opendas.budget.allocation import Budget, Contribution
 from opendas.budget.resolve import resolve_budget
-from opendas.constraints.table import ConstraintTable, invariant_geolevels
+from opendas.constraints.table import ConstraintTable
 from opendas.custody.account import PLAN
 from opendas.custody.books import known_books
 from opendas.custody.stamps import DOMAIN_FROM_RECORDS
@@ -54,18 +54,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run:
-    """A run file, understood.
+    """A run file, understood."""
 
-    Parameters
-    ----------
-    path : Path
-        The run file.
-    resolved : Resolved
-        Product, reader, geography, budget and rules.
-    """
-
-    path: Path
-    resolved: Resolved
+    path: Path  # the run file
+    resolved: Resolved  # product, reader, geography, budget and rules
 
     def __repr__(self) -> str:
         return f"Run({', '.join(f'{name}={value}' for name, value in self._summary)})"
@@ -135,10 +127,7 @@ class Run:
     def protection(self) -> ProtectionMap:
         """What invariants, bounds and structural zeros leave protected, whatever the invariants' values are.
 
-        Raises
-        ------
-        PrivacyError
-            If they leave nothing.
+        Raises `PrivacyError` if they leave nothing.
         """
         found = ProtectionMap.of(self.plan, self.frame)
         found.check()
@@ -154,13 +143,7 @@ class Run:
         return found.reading_records() if self.resolved.reader.plan_from_records else found
 
     def check_alone(self, command: str) -> None:
-        """Refuse a product with a companion: the run has two budgets, of which `command` would move one.
-
-        Raises
-        ------
-        ConfigError
-            With what to do.
-        """
+        """Refuse a product with a companion: the run has two budgets, of which `command` would move one."""
         if self.product.companion is not None:
             raise ConfigError(
                 f"opendas {command} moves the budget of one histogram, and {self.product.name} has a second "
@@ -169,13 +152,7 @@ class Run:
             )
 
     def check_algebra(self, command: str) -> None:
-        """Refuse a product of many cells, whose query groups `command` would work out all together.
-
-        Raises
-        ------
-        ConfigError
-            With what to do.
-        """
+        """Refuse a product of many cells, whose query groups `command` would work out all together."""
         cells = self.product.schema.size
         if cells > MOST_CELLS:
             raise ConfigError(
@@ -186,13 +163,7 @@ class Run:
             )
 
     def tied_to(self, release: Path) -> Run:
-        """Return the run tied to what a release holds of its companion, if that is there already.
-
-        Parameters
-        ----------
-        release : Path
-            ``release/``.
-        """
+        """Return the run tied to what ``release/`` holds of its companion, if that is there already."""
         tie = self.product.tie
         if tie is None or not is_estimated(release, tie.product):
             return self
@@ -215,10 +186,12 @@ class Run:
 
     def reading_records(self) -> Run:
         """Return the run with leave to open its records for planning too, where its frame is from them."""
-        found = Run(
-            self.path, replace(self.resolved, reader=replace(self.resolved.reader, plan_from_records=True))
-        )
-        return found.on_frame(self.frame) if "frame" in self.__dict__ else found
+        return self.changed(reader=replace(self.resolved.reader, plan_from_records=True))
+
+    @property
+    def fits_whole_tree(self) -> bool:
+        """Whether the estimator fits all geolevels together."""
+        return self.resolved.estimator in WHOLE_TREE
 
     def needs_records(self) -> bool:
         """Whether planning has to open the confidential records, since the frame comes from them."""
@@ -301,7 +274,7 @@ class Run:
         shares = [budget.geolevels[name] for name in spine.names]
         if budget.mechanism.is_zcdp:
             return bypass_only_children(spine, shares)
-        invariant = invariant_geolevels(self.product, spine).values()
+        invariant = self.product.invariant_levels(spine).values()
         held = [level for level in invariant if level < len(shares) - 1]
         step = self.resolved.recipe.bypass
         most = LARGEST_FAMILY if step is None else step.largest_family
@@ -310,13 +283,10 @@ class Run:
     def model(self, constraints: ConstraintTable) -> TreeModel | None:
         """Return the model of the whole tree, where the estimator needs one.
 
-        Raises
-        ------
-        ConfigError
-            If bounds, structural zeros and recodes hang together so much that least squares over the whole
-            tree is out of reach.
+        Raises `ConfigError` if bounds, structural zeros and recodes hang together so much that least squares
+        over the whole tree is out of reach.
         """
-        if self.resolved.estimator not in WHOLE_TREE:
+        if not self.fits_whole_tree:
             return None
         return TreeModel.of_plan(self.plan, constraints)
 
@@ -324,10 +294,7 @@ class Run:
     def estimator(self) -> RunEstimator:
         """What fits a family.
 
-        Raises
-        ------
-        ConfigError
-            If another package's estimator is not installed, or cannot be loaded.
+        Raises `ConfigError` if another package's estimator is not installed, or cannot be loaded.
         """
         from opendas.topdown.estimators import find_estimator  # which loads the solvers
 
@@ -351,7 +318,7 @@ class Run:
         """Return how families at each geolevel are estimated."""
         resolved, product, levels = self.resolved, self.product, self.plan.levels
         passes = product.passes
-        if resolved.estimator in WHOLE_TREE:  # one pass, at the leaves as above
+        if self.fits_whole_tree:  # one pass, at the leaves as above
             passes = replace(passes, least_squares={"*": (("rest",),)})
         rules = []
         for number, level in enumerate(levels):
@@ -362,7 +329,7 @@ class Run:
                 is_root=number == 0,
                 is_leaf=number == len(levels) - 1,
             )
-            if resolved.estimator in WHOLE_TREE:  # one stage, too: later rounder passes keep earlier answers
+            if self.fits_whole_tree:  # one stage, too: later rounder passes keep earlier answers
                 everything = (level.measured,) if level.measured else ()
                 stages = ((everything, tuple(names for _, rounder in stages for names in rounder)),)
             *earlier, last = (
@@ -394,11 +361,8 @@ class Run:
     def read(self, cache: Path | None = None) -> InputData:
         """Read the confidential input, every record of it, to compare with it.
 
-        Parameters
-        ----------
-        cache : Path, optional
-            A folder for confidential scratch files, which the caller removes when the run is finished: a
-            large histogram is put there and memory mapped.
+        `cache`: folder for confidential scratch files, which the caller removes when the run is finished: a
+        large histogram is put there and memory mapped.
         """
         spec = self.resolved.reader
         reader = self.reader if spec.contribution is None else make_reader(spec.counting_everything())

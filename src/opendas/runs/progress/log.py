@@ -127,10 +127,6 @@ def _place(error: BaseException) -> str | None:
     return found
 
 
-def _timestamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 class RunLog:
     """A log that is being written; a context manager whose end is the last line of an attempt.
 
@@ -212,8 +208,9 @@ class RunLog:
 
     def write(self, event: str, **fields: Any) -> None:
         """Append a line."""
+        moment = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds")
         mono = round(self._clock(), 3)
-        record: dict[str, Any] = {"ts": _timestamp(self._now()), "mono": mono, "event": event, **fields}
+        record = {"ts": moment.replace("+00:00", "Z"), "mono": mono, "event": event, **fields}
         for name, value in record.items():
             if name not in FIELDS or not _fits(name, value):
                 raise ValueError(f"a log has no field {name!r} with a {type(value).__name__} like this")

@@ -8,6 +8,7 @@ Errors are functions of the input without noise: they are confidential if the in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product as combinations
@@ -19,7 +20,7 @@ import numpy as np
 from opendas.custody.account import EXPERIMENT
 from opendas.engines.local import WorkerPool, default_workers
 from opendas.engines.tasks import in_turn
-from opendas.errors import ConfigError, EnvironmentFailure
+from opendas.errors import ConfigError
 from opendas.geography.frame import Frame
 from opendas.metrics.errors import level_errors, levels_of, project, summary
 from opendas.privacy.exact import format_fraction
@@ -29,6 +30,7 @@ from opendas.runs.context.run import Run
 from opendas.runs.simulated.finished import FinishedRuns, belongs_to
 from opendas.runs.simulated.simulation import Simulation
 from opendas.schema.histogram import Histogram
+from opendas.tables.frames import missing
 from opendas.topdown.family_data import Estimator
 
 if TYPE_CHECKING:
@@ -95,10 +97,6 @@ class _Errors:
                     (*of, name, found.geounits, each) for name, each in zip(METRICS, values, strict=True)
                 ]
         return rows
-
-
-def _row(geolevel: str, query: str, metric: str, geounits: int, value: float) -> Row:
-    return geolevel, query, metric, geounits, value
 
 
 def _variants(
@@ -183,7 +181,7 @@ def experiment(
     try:
         import pandas
     except ImportError as error:
-        raise EnvironmentFailure("pandas is not installed; pip install 'opendas[frames]'.") from error
+        raise missing("pandas") from error
     mechanism = run.resolved.mechanism
     losses, others = (rhos, epsilons) if mechanism.is_zcdp else (epsilons, rhos)
     if others is not None:
@@ -194,10 +192,11 @@ def experiment(
     elif not isinstance(plans, Mapping):
         plans = {plan if isinstance(plan, str) else "run": plan for plan in plans}
     variants = _variants(run, losses, plans, estimators)
-    wanted = list(dict.fromkeys(range(seeds) if isinstance(seeds, int) else seeds))
+    given = range(seeds) if isinstance(seeds, int | np.integer) else seeds
+    wanted = list(dict.fromkeys(int(seed) if isinstance(seed, np.integer) else seed for seed in given))
     belongs = "" if state is None else belongs_to(run, f"entities {entities}")
     path = None if state is None else Path(state)
-    finished = FinishedRuns(lambda rows: [_row(*row) for row in rows], path, belongs)
+    finished = FinishedRuns(lambda rows: [(a, b, c, n, value) for a, b, c, n, value in rows], path, belongs)
     note_reading(EXPERIMENT, tagger_of(run), product=run.product.name, ledger=ledger)
     names = _simulate(run, variants, wanted, finished, entities, workers or default_workers(), progress)
     found = pandas.DataFrame(_rows(mechanism.loss_name, variants, names, wanted, finished))
@@ -223,10 +222,9 @@ def _simulate(
     """
     data = run.read()
     geolevels = levels_of(data.frame, entities=entities)
-    pool = WorkerPool(workers) if workers > 1 else None
     names: list[str] = []
     done, total = 0, len(variants) * len(seeds)
-    try:
+    with closing(WorkerPool(workers)) if workers > 1 else nullcontext() as pool:
         for variant, simulation in _simulations(variants, data.histogram, data.frame):
             errors = _Errors(simulation, data.histogram, geolevels)
             name = simulation.run.estimation_digest()
@@ -241,9 +239,6 @@ def _simulate(
                 done += 1
                 if progress is not None:
                     progress("simulations", done, total)
-    finally:
-        if pool is not None:
-            pool.close()
     return names
 
 

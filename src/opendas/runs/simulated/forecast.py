@@ -10,7 +10,6 @@ is read.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -23,11 +22,13 @@ import numpy as np
 from opendas.arrays import Floats, Ints
 from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.engines.drive import estimate_spine
+from opendas.engines.local import cores
 from opendas.engines.work import KeyedSource, Worker
 from opendas.errors import EnvironmentFailure
 from opendas.geography.spine import Spine
 from opendas.measurement.noisy import measured_levels
 from opendas.measurement.plan import MeasurementPlan
+from opendas.runs.context.machine import TIMED_CELLS
 from opendas.runs.context.run import Run
 from opendas.runs.progress.clock import size_text
 from opendas.runs.progress.processes import available_memory_mb
@@ -67,15 +68,15 @@ MAIN_CELL, WORKER_CELL = 300.0, 550.0
 """Bytes that a further cell takes in the main process and in a worker: query groups as row numbers and masks,
 as counted in runs of DHC persons. The largest families come on top."""
 
-TIMED_CELLS = 1 << 21
-"""A small run of more possible cells would itself take minutes: its root is a family with all of them."""
-
 FEW_LEAVES = 10
 """Leaves of a small run with many cells: its records, not its leaves, make it like the run."""
 
 INNER_RECORDS, STEEPEST = (6000.0, 20000.0), 3.0
 """Records of the two small runs for geolevels between top and leaves, and the largest power of the cells by
 which the seconds for a child and cell grow."""
+
+ONE_BY_ONE = 1 << 22
+"""Synthetic records that are drawn one by one; where there are more, each of so many stands for several."""
 
 SQUARE = 27.0
 """Bytes for each entry of the matrix of cells by cells with which families of fewer cells are solved, its
@@ -206,8 +207,7 @@ def forecast_run(
     """
     sizes = {name: len(level) for name, level in zip(plan.spine.names, plan.spine.levels, strict=True)}
     leaves, cells = len(plan.spine.leaf), min(plan.product.schema.size, MANY_CELLS)
-    cores = os.cpu_count() or 1
-    speed = 1 + SECOND_WORKER * (min(workers, cores) - 1)
+    speed = 1 + SECOND_WORKER * (min(workers, cores()) - 1)
     steps = {name: sizes[name] * one / speed for name, one in (geounit_seconds or {}).items()}
     mapped = max(0, leaves - MAPPED_LEAVES)
     main = MAIN_MB + ((leaves - mapped) * MAIN_LEAF + mapped * MAPPED_LEAF) / 2**20
@@ -240,12 +240,12 @@ def forecast_run(
         full,
         full_mb,
         workers,
-        tuple(_assumptions(plan, estimator, workers, cores, measured=bool(steps), records=records)),
+        tuple(_assumptions(plan, estimator, workers, measured=bool(steps), records=records)),
     )
 
 
 def _assumptions(
-    plan: MeasurementPlan, estimator: str, workers: int, cores: int, *, measured: bool, records: float | None
+    plan: MeasurementPlan, estimator: str, workers: int, *, measured: bool, records: float | None
 ) -> list[str]:
     levels = zip(plan.spine.names, plan.spine.levels, strict=True)
     size = ", ".join(f"{len(level):,} {name}" for name, level in reversed(list(levels)))
@@ -268,8 +268,8 @@ def _assumptions(
         "memory and disk are those of synthetic states (45 persons or 20 housing units a leaf) in Parquet "
         "files: how many records there are is known only when the input is read"
     )
-    if workers > cores:
-        lines.append(f"{workers} workers share {cores} cores")
+    if workers > cores():
+        lines.append(f"{workers} workers share {cores()} cores")
     return lines
 
 
@@ -457,7 +457,11 @@ def _synthetic_counts(constraints: ConstraintTable, records: int) -> Histogram:
         for groups in closed
     ]
     some = np.array([len(cells) for cells in open_cells])[kind]
-    rows = np.repeat(np.flatnonzero(some), records)
+    populated = np.flatnonzero(some)
+    drawn = min(records, max(1, ONE_BY_ONE // max(1, len(populated))))
+    times = np.full(drawn, records // drawn)
+    times[: records % drawn] += 1
+    rows = np.repeat(populated, drawn)
     # Ranks are drawn evenly rather than by chance.
     part = (np.arange(len(rows)) * 0.618034) % 1.0
     rank = 1 / (1 - part) if n <= MANY_CELLS else some[rows] ** part
@@ -466,7 +470,7 @@ def _synthetic_counts(constraints: ConstraintTable, records: int) -> Histogram:
     for number, available in enumerate(open_cells):
         here = kind[rows] == number
         cells[here] = available[rank[here]]
-    return Histogram.from_entries(rows, cells, np.ones(len(rows), np.int64), shape=(len(leaf.upper), n))
+    return Histogram.from_entries(rows, cells, np.tile(times, len(populated)), shape=(len(leaf.upper), n))
 
 
 def check_room(forecast: Forecast, out: Path) -> tuple[str, ...]:

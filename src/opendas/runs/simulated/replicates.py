@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -194,6 +195,10 @@ class _Draw:
     def part(self, number: int) -> Path:
         return self.parts / f"{number:06d}.parquet"
 
+    def is_drawn(self, number: int) -> bool:
+        part = self.part(number)
+        return part.is_file() and ReplicateFile(part).about == replace(self.about, runs=number)
+
     def __call__(self, number: int) -> None:
         start, found = _replicate(self.base, self.about.seed, number)
         with replicate_sink(self.part(number), replace(self.about, runs=number)) as sink:
@@ -240,7 +245,7 @@ def draw_replicates(
         )
     make_folder(parts)
     draw = _Draw(base, about, parts)
-    todo = [number for number in range(there + 1, runs + 1) if not draw.part(number).is_file()]
+    todo = [number for number in range(there + 1, runs + 1) if not draw.is_drawn(number)]
     _draw_all(draw, todo, runs, workers or cores(), progress)
     make_folder(path.parent)
     with replicate_sink(path, about) as sink:
@@ -248,6 +253,8 @@ def draw_replicates(
             source = known if known is not None and number <= there else ReplicateFile(draw.part(number))
             write_replicate(sink, number, run.frame, source.differences(number, run.frame, counts.size))
     shutil.rmtree(parts)
+    if not any(scratch.iterdir()):
+        scratch.rmdir()
     return ReplicateFile(path)
 
 
@@ -287,17 +294,13 @@ def write_replicate_microdata(
 
 def _draw_all(draw: _Draw, todo: list[int], runs: int, workers: int, progress: Progress | None) -> None:
     """Draw those that are missing, in worker processes if there are several."""
-    done = runs - len(todo)
-    pool = WorkerPool(workers) if workers > 1 and len(todo) > 1 else None
+    tell = progress or (lambda *_: None)
+    several = workers > 1 and len(todo) > 1
     try:
-        drawn = in_turn(draw, todo) if pool is None else pool.spread(draw, todo)
-        if progress is not None:
-            progress("replicates", done, runs)
-        for _ in drawn:
-            done += 1
-            if progress is not None:
-                progress("replicates", done, runs)
+        with closing(WorkerPool(workers)) if several else nullcontext() as pool:
+            tell("replicates", runs - len(todo), runs)
+            drawn = in_turn(draw, todo) if pool is None else pool.spread(draw, todo)
+            for done, _ in enumerate(drawn, start=runs - len(todo) + 1):
+                tell("replicates", done, runs)
     finally:
-        if pool is not None:
-            pool.close()
         _original.cache_clear()

@@ -10,10 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from opendas.arrays.blas import one_blas_thread
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, PublicCounts, bound_table
 from opendas.custody.run_key import RunKey
 from opendas.engines.drive import estimate_spine
+from opendas.engines.subtree import estimate_part
+from opendas.engines.tasks import Stage, make_part
 from opendas.engines.work import KeyedSource, Worker
 from opendas.errors import ConfigError
 from opendas.gls.model import TreeModel
@@ -107,8 +110,7 @@ class Simulation:
         - Returns: one row per leaf of the frame, in its order.
         """
         run, spine = self.run, self.run.spine
-        key = RunKey.seeded(seed).derive(purpose, *bound)
-        source = KeyedSource(measured_levels(run.plan), key)
+        source = self._measured(seed, purpose, *bound)
         estimation = estimate_spine(
             spine,
             self.constraints,
@@ -119,3 +121,20 @@ class Simulation:
             model=self.model,
         )
         return estimation.leaves.take(spine.place_of_leaf)
+
+    def top(self, seed: int, purpose: str) -> Histogram:
+        """Measure and estimate the topmost geounits alone, as :meth:`estimate` does first, one row each.
+
+        The run's estimator goes down from the top, and asks nothing of what lies below.
+        """
+        run, spine = self.run, self.run.spine
+        stage, geounits = Stage(0, 0, True, ()), len(spine.levels[0])
+        part, _, _ = make_part(spine, (), self.constraints, stage, 0, geounits, None)
+        answers = self._measured(seed, purpose).open(part, self.counts.aggregate(spine.leaf_starts(0)))
+        with one_blas_thread():
+            return estimate_part(
+                part, self.rules, answers, failsafe=run.resolved.failsafe, keep_used=False
+            ).estimates
+
+    def _measured(self, seed: int, purpose: str, *bound: bytes) -> KeyedSource:
+        return KeyedSource(measured_levels(self.run.plan), RunKey.seeded(seed).derive(purpose, *bound))

@@ -7,9 +7,11 @@ is the same for all neighbours where records are replaced; else the number is on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +21,8 @@ from opendas.privacy.exact import format_fraction
 from opendas.runs.config.model import BUILT_IN_PRODUCTS
 from opendas.runs.context.run import Run
 from opendas.schema.attributes import Schema
+
+Plan = TypeVar("Plan")
 
 MANY, FEW = 0.25, 0.1
 """A plan misplaces many records where so large a share of them is in a wrong cell even in the table of all
@@ -30,13 +34,13 @@ _NO_RISK = 0.02
 needed: rounding and what is known from below only lessen it."""
 
 
-def misplaced_at_top(run: Run, records: float, draws: int = 1) -> float | None:
+def misplaced_at_top(run: Run, records: float) -> float | None:
     """Return the share of records in a wrong cell of the topmost table, as tried; None where not known."""
     from opendas.runs.simulated.trial import Trial  # runs of the census's products load no metrics
 
     try:
         trial = Trial.of(run, records, at_top=True)
-        return None if trial is None else trial.tried(draws=draws).usual[0].misplaced
+        return None if trial is None else trial.misplaced_at_top()
     except OpendasError:
         # Synthetic counts can meet a family without a solution where the run does not: nothing is known.
         return None
@@ -69,14 +73,33 @@ def sparse_warning(run: Run, records: float, *, with_plans: bool = True) -> str 
 
 def _usable(run: Run, records: float) -> str:
     """Name the least of the larger losses and the largest choice of attributes that misplace few records."""
-    usable = [
-        next((words for words, other in plans if _misplaces_few(other, records)), None)
-        for plans in (_larger_losses(run), _fewer_attributes(run))
-    ]
-    few = "; ".join(words for words in usable if words)
-    if few:
-        return f"these plans misplace one in ten at most: {few}"
+
+    def with_loss(total: Fraction) -> Run:
+        return run.changed(budget=_budget(run, total, run.budget.queries))
+
+    losses = [run.budget.total * factor for factor in _MORE_LOSS]
+    loss = first_that_does(losses, lambda total: _misplaces_few(with_loss(total), records))
+    usable = [] if loss is None else [f"{run.budget.mechanism.loss_name} {format_fraction(loss)}"]
+    names = first_that_does(
+        _fewer_attributes(run), lambda kept: _misplaces_few(_with_attributes(run, kept), records)
+    )
+    if names is not None:
+        cells = _with_attributes(run, names).product.schema.size
+        usable.append(f"attributes {', '.join(names)} ({cells:,} cells)")
+    if usable:
+        return f"these plans misplace one in ten at most: {'; '.join(usable)}"
     return "neither 64 times the loss nor fewer attributes help: coarser levels, or more records, would"
+
+
+def first_that_does(plans: Sequence[Plan], does: Callable[[Plan], bool]) -> Plan | None:
+    """Return the first plan that misplaces few records, by halves; None where the last ones do not.
+
+    Each plan has a larger loss than the one before, or a table of fewer cells for the same records and loss:
+    it misplaces fewer records, but for chance in a trial. What is returned was tried. Where chance turns two
+    plans round, one before it may do too.
+    """
+    place = bisect_left(plans, True, key=does)
+    return plans[place] if place < len(plans) else None
 
 
 def _is_plain(run: Run, records: float) -> bool:
@@ -94,35 +117,25 @@ def _misplaces_few(run: Run, records: float) -> bool:
     return share is not None and share <= FEW
 
 
-def _larger_losses(run: Run) -> Iterator[tuple[str, Run]]:
-    name, total, queries = run.budget.mechanism.loss_name, run.budget.total, run.budget.queries
-    for factor in _MORE_LOSS:
-        yield (
-            f"{name} {format_fraction(total * factor)}",
-            run.changed(budget=_budget(run, total * factor, queries)),
-        )
-
-
-def _fewer_attributes(run: Run) -> Iterator[tuple[str, Run]]:
-    """Yield the run with fewer and fewer attributes; the largest is left out first."""
-    kept = sorted(run.product.schema.attributes, key=len)
-    while len(kept) > 1:
-        kept.pop()
-        names = [each.name for each in run.product.schema.attributes if each in kept]
-        other = _with_attributes(run, names)
-        if other is not None:
-            yield f"attributes {', '.join(names)} ({other.product.schema.size:,} cells)", other
+def _fewer_attributes(run: Run) -> list[list[str]]:
+    """Return choices of fewer and fewer attributes, the largest left out first; none with other rules."""
+    product = run.product
+    if product.bounds or product.linear or product.passes.geolevels - {"*", "root", "leaf"}:
+        return []
+    kept = sorted(product.schema.attributes, key=len)
+    return [
+        [each.name for each in product.schema.attributes if each in kept[:number]]
+        for number in range(len(kept) - 1, 0, -1)
+    ]
 
 
 def _budget(run: Run, total: Fraction, queries: Mapping[str, Mapping[str, Fraction]]) -> BudgetSpec:
     return run.resolved.budget.stating(total, run.budget.geolevels, queries)
 
 
-def _with_attributes(run: Run, names: list[str]) -> Run | None:
+def _with_attributes(run: Run, names: Sequence[str]) -> Run:
     """Return the run with some of its attributes; the shares of what they cannot ask go to their cells."""
     product = run.product
-    if product.bounds or product.linear or product.passes.geolevels - {"*", "root", "leaf"}:
-        return None
     recodes = tuple(recode for recode in product.recodes if recode.attribute in names)
     words = {"total", *names, *(recode.name for recode in recodes)}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,13 +19,13 @@ from opendas.constraints.table import bound_table
 from opendas.demo.synthetic_counts import synthetic_counts
 from opendas.errors import ConfigError, OpendasError
 from opendas.geography.spine import Spine
-from opendas.metrics.errors import LevelErrors, level_errors, query_rows
+from opendas.metrics.errors import LevelErrors, difference, level_errors, query_rows
 from opendas.runs.config.model import BUILT_IN_PRODUCTS
 from opendas.runs.context.run import Run
 from opendas.runs.simulated.forecast import MANY_CELLS, RECORDS, expected_support, timed
 from opendas.runs.simulated.simulation import Simulation
 from opendas.schema.histogram import Histogram
-from opendas.topdown.model import INFORMED, TOPDOWN
+from opendas.topdown.model import INFORMED, TOPDOWN, WHOLE_TREE
 
 LEAVES = 2_000
 """Most leaves of a trial: the first of the frame."""
@@ -34,8 +34,9 @@ CHILD_CELLS = 500_000.0
 take some seconds a draw."""
 OTHER_CHILD_CELLS = 20_000.0
 """The same for a trial of the other estimator, whose time can grow by twice the power: a few seconds."""
-DRAWS = 3
-"""Draws of the noise over which errors are averaged."""
+DRAWS, ONE_DRAW = 3, 1 << 16
+"""Draws of the noise over which errors are averaged; and cells above which one, that takes half a minute with
+two million, is all."""
 _GOLDEN = (5**0.5 - 1) / 2
 FEWEST = 10
 """Geounits of the part that a geolevel needs to be spoken of."""
@@ -52,10 +53,6 @@ class TriedRow:
     # here over draws of the noise, too.
     mean_abs_error: float
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the row for JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class UsualRow:
@@ -69,10 +66,6 @@ class UsualRow:
     # Share of the records that are in another cell of their geounit than they should be: half of the absolute
     # errors of all cells, of all records.
     misplaced: float
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the row for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,19 +121,40 @@ class Trial:
         """Return the mean errors of every declared query group, with the run's budget or another."""
         return self.tried(budget).rows
 
-    def tried(self, budget: Budget | None = None, draws: int = DRAWS) -> Tried:
+    def misplaced_at_top(self) -> float:
+        """Return the share of records in a wrong cell of the topmost table, in the first draw of the noise.
+
+        Nothing below the top is estimated, unless the estimator needs it, or parts make up the topmost table.
+        """
+        run, counts = self.simulation.run, self.simulation.counts
+        below = run.resolved.estimator in {*WHOLE_TREE, "block-by-block"}
+        if below or run.spine.levels[0].whole is not None:
+            return self.tried(draws=1).usual[0].misplaced
+        truth = counts.aggregate(run.spine.leaf_starts(0))
+        error = difference(truth, self.simulation.top(0, self._purpose))
+        return float(abs(error).sum()) / (2 * max(truth.total(), 1))
+
+    @property
+    def _purpose(self) -> str:
+        """Of the noise."""
+        return "trial/" + self.simulation.run.product.name
+
+    def tried(self, budget: Budget | None = None, draws: int | None = None) -> Tried:
         """Repeat the run on the synthetic counts, with its budget or another.
 
-        Budgets are tried with the same draws. Where a budget bypasses other geounits the spine stays.
+        Budgets are tried with the same draws: by default :data:`DRAWS`, or one of more than :data:`ONE_DRAW`
+        cells. Where a budget bypasses other geounits the spine stays.
         """
         simulation = self.simulation
+        if draws is None:
+            draws = DRAWS if simulation.run.product.schema.size <= ONE_DRAW else 1
         run, frame = simulation.run, simulation.run.frame
         if budget is not None:
             simulation = simulation.with_plan(run.with_budget(budget))
         found: dict[tuple[str, str, int], list[float]] = {}
         usual: dict[str, list[LevelErrors]] = {}
         for draw in range(draws):
-            estimate = simulation.estimate(draw, "trial/" + run.product.name)
+            estimate = simulation.estimate(draw, self._purpose)
             levels = level_errors(self.counts, estimate, frame, frame.geolevels)
             for level in levels:
                 usual.setdefault(level.units.geolevel, []).append(level)
@@ -189,10 +203,6 @@ class OtherEstimator:
     change: Mapping[str, float]  # by geolevel, the change of the records in a wrong cell: -0.14 is 14 % fewer
     times: float  # processor time of a draw, relative to the run's own estimator
     leaves: int  # on which both were tried
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the findings for JSON."""
-        return {**asdict(self), "change": dict(self.change)}
 
 
 def other_estimator(run: Run, records: float | None = None) -> OtherEstimator | str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -37,6 +37,7 @@ _WEIGHT = re.compile(
     r"(.*[_ .])?(weights?|wts?|wgts?)[_ ]?[0-9]*|(p|h)?wgtp[0-9]*|(per|hh|final|sample|rep)_?w(eigh)?t[0-9]*",
     re.IGNORECASE,
 )
+_FEW_AGES = 12
 _AGE = re.compile(r"(.*[_ .-])?(age|agep|ages|edad|alter)([_ .-].*)?", re.IGNORECASE)
 _PLACES = (
     "geocode", "geoid", "geo_id", "geo", "block", "zone", "area", "precinct", "tract", "ward", "unit",
@@ -116,9 +117,26 @@ class Column:
         return all(_WHOLE.fullmatch(v) and (v == "0" or not v.startswith("0")) for v in self.labels)
 
     @property
+    def could_be_count(self) -> bool:
+        """Whether its values could be counts: whole numbers, not negative."""
+        numeric = self.role in (Role.NUMBER, Role.LABELS, Role.CONSTANT, Role.IDENTIFIER)
+        return (
+            numeric
+            and self.is_whole
+            and not self.has_empty
+            and not any(value.startswith("-") for value in self.values)
+        )
+
+    @property
     def is_number_or_code(self) -> bool:
         """Whether its whole numbers could be codes as well: the name does not say that they are ages."""
         return self.role == Role.NUMBER and self.is_whole and _AGE.fullmatch(self.name.strip()) is None
+
+    def determines(self, coarse: Column) -> bool:
+        """Whether rows with one value of this column always share that of a coarser one."""
+        first = np.zeros(len(self.values), dtype=np.int64)
+        first[self.of_row[::-1]] = coarse.of_row[::-1]
+        return bool(np.all(first[self.of_row] == coarse.of_row))
 
     def numbers(self) -> list[float]:
         """Return the values as numbers."""
@@ -134,6 +152,15 @@ class Column:
             Role.CONSTANT: "all rows have the same value",
             Role.TEXT: f"{len(self.labels):,} different texts; an attribute has at most {MOST_LEVELS}",
         }.get(self.role, "not asked for")
+
+
+def nested(columns: Iterable[Column]) -> tuple[str, ...]:
+    """Return the names of columns that lie in each other, coarsest first; one that does not is left out."""
+    chain: list[Column] = []
+    for column in sorted(columns, key=lambda column: len(column.values)):
+        if not chain or (len(column.values) > len(chain[-1].values) and column.determines(chain[-1])):
+            chain.append(column)
+    return tuple(column.name for column in chain)
 
 
 def look_at(name: str, column: pa.ChunkedArray) -> Column:
@@ -173,7 +200,8 @@ def _role(name: str, values: Sequence[str], rows: int) -> Role:
     if different == rows and rows > MOST_LEVELS and _numbers_rows(labels, numeric=numeric and not coded):
         return Role.IDENTIFIER
     fractions = numeric and not all(_WHOLE.fullmatch(value) for value in labels)
-    if numeric and not coded and (fractions or different > MOST_LEVELS or _is_age(name, labels)):
+    ages = len(labels) > _FEW_AGES and _AGE.fullmatch(name.strip()) is not None
+    if numeric and not coded and (fractions or different > MOST_LEVELS or ages):
         return Role.NUMBER
     return Role.LABELS if different <= MOST_LEVELS else Role.TEXT
 
@@ -185,13 +213,6 @@ def _numbers_rows(labels: Sequence[str], *, numeric: bool) -> bool:
     whole = all(_WHOLE.fullmatch(value) for value in labels)
     wide = len({len(value) for value in labels}) == 1
     return whole and (wide or max(map(int, labels)) - min(map(int, labels)) == len(labels) - 1)
-
-
-_FEW_AGES = 12
-
-
-def _is_age(name: str, labels: Sequence[str]) -> bool:
-    return bool(_AGE.fullmatch(name.strip())) and len(labels) > _FEW_AGES
 
 
 _AGES = (0, 5, 18, 25, 35, 45, 55, 65, 75, 85)

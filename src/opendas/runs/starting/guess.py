@@ -27,6 +27,7 @@ from opendas.runs.starting.columns import (
     Role,
     bin_labels,
     look_at,
+    nested,
     proposed_bins,
 )
 from opendas.runs.starting.wide import WideTable, wide_table
@@ -214,7 +215,11 @@ def guess_table(
             },
             columns=names,
             levels=_levels(list(columns[geocode].labels), geocode, uppers),
-            left_out=_left_out(columns, {*unread, count, *names.values()}),
+            left_out={
+                name: column.why_left_out()
+                for name, column in columns.items()
+                if name not in {*unread, count, *names.values()}
+            },
             unit_id=_unit_id(columns, count),
             bins=bins,
             other={name: NOT_GIVEN for name, column in names.items() if columns[column].has_empty},
@@ -231,7 +236,7 @@ def _check_declared(path: Path, declared: Declared, columns: Mapping[str, Column
     _refuse_unknown(path, wanted, list(columns))
     places, leaf = list(declared.geography or ()), columns.get((declared.geography or ("",))[-1])
     for upper in places[:-1]:
-        if leaf is not None and not _determines(leaf, columns[upper]):
+        if leaf is not None and not leaf.determines(columns[upper]):
             raise ConfigError(
                 f"{path.name}: one {leaf.name} lies in two of {upper}: places are named top first, the "
                 "smallest last, and each lies in one of those above it."
@@ -297,41 +302,20 @@ def _upper_columns(columns: Mapping[str, Column], geocode: str, declared: Declar
     leaf = columns[geocode]
     if leaf.tells_rows_apart:
         return ()
-    found = [
+    return nested(
         column
         for name, column in columns.items()
         if name != geocode
         and name not in (declared.attributes or ())
         and column.role in (Role.PLACE, Role.LABELS, Role.TEXT)
         and 1 < len(column.values) < len(leaf.values)
-        and _determines(leaf, column)
-    ]
-    found.sort(key=lambda column: len(column.values))
-    chain: list[Column] = []
-    for column in found:
-        if not chain or (len(column.values) > len(chain[-1].values) and _determines(column, chain[-1])):
-            chain.append(column)
-    return tuple(column.name for column in chain)
-
-
-def _determines(fine: Column, coarse: Column) -> bool:
-    """Whether rows of one fine value always share their coarse one."""
-    first = np.zeros(len(fine.values), dtype=np.int64)
-    first[fine.of_row[::-1]] = coarse.of_row[::-1]
-    return bool(np.all(first[fine.of_row] == coarse.of_row))
+        and leaf.determines(column)
+    )
 
 
 def _count(columns: Sequence[Column]) -> str | None:
     """Choose by name, else the one column of whole numbers with too many values for an attribute."""
-    roles = (Role.NUMBER, Role.LABELS, Role.CONSTANT, Role.IDENTIFIER)
-    numbers = [
-        column
-        for column in columns
-        if column.role in roles
-        and not (column.has_empty or seems_identifier(column.name))
-        and column.is_whole
-        and not any(value.startswith("-") for value in column.values)
-    ]
+    numbers = [column for column in columns if column.could_be_count and not seems_identifier(column.name)]
     for known in _COUNT_NAMES:
         for column in numbers:
             if column.name.strip().lower() == known:
@@ -378,11 +362,6 @@ def _perhaps_codes(taken: Iterable[Column]) -> Iterator[str]:
                 f"{column.name} has {len(column.labels)} different whole numbers: the files put them into "
                 "classes. If they are codes, list them in the product file, and leave out their bins."
             )
-
-
-def _left_out(columns: Mapping[str, Column], taken: Iterable[str | None]) -> dict[str, str]:
-    used = set(taken)
-    return {name: column.why_left_out() for name, column in columns.items() if name not in used}
 
 
 def _unit_id(columns: Mapping[str, Column], count: str | None) -> str | None:

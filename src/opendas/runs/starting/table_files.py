@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from opendas.custody.folders import make_folder, write_atomic
+from opendas.custody.folders import make_folder, remove_file, write_atomic
 from opendas.errors import ConfigError
 from opendas.runs.starting.columns import Column
 from opendas.runs.starting.guess import Declared, TableGuess, guess_table, smaller_choices
@@ -106,8 +107,9 @@ def write_melted(
     refuse_existing((files.long, files.product, files.run))
     make_folder(files.folder)
     made = melt(columns, wanted, files.long)
-    guess = guess_table(files.long, Declared((*made.above, made.geocode), (CATEGORY,), COUNT))
-    said = [write_guess(files, guess, unit, files.long.name)]
+    with _none_or_all((files.long,)):
+        guess = guess_table(files.long, Declared((*made.above, made.geocode), (CATEGORY,), COUNT))
+        said = [write_guess(files, guess, unit, files.long.name)]
     said.append(f"{len(made.labels)} columns became labels of {CATEGORY}")
     if made.totals:
         said.append(f"left out, as each is the sum of columns beside it: {', '.join(made.totals)}")
@@ -125,19 +127,33 @@ def refuse_existing(paths: Iterable[Path]) -> None:
         )
 
 
+@contextmanager
+def _none_or_all(paths: Iterable[Path]) -> Iterator[None]:
+    """Remove files that were not there before if not all of them can be written."""
+    try:
+        yield
+    except BaseException:
+        for path in paths:
+            remove_file(path)
+        raise
+
+
 def write_new(texts: Mapping[Path, str]) -> str:
     """Write files of one folder that are not there yet, all or none, and keep git from what runs write there.
 
     Returns what is to be said about git; empty where there is nothing.
     """
     refuse_existing(texts)
-    for path, text in texts.items():
-        write_atomic(path, text.encode())
-    listed = next(iter(texts)).parent / ".gitignore"
-    if listed.exists():
-        return f"{listed} is there already: have it name {' '.join(_NOT_FOR_GIT[:2])}"
-    # OUT has the run file's name, unless --out says otherwise
-    outputs = [f"/{path.stem}/" for path in texts if path.suffix == ".toml"]
-    lines = ["# Written by opendas init: keys, counts and inputs of runs do not belong into a repository."]
-    write_atomic(listed, "\n".join([*lines, *_NOT_FOR_GIT, *outputs, ""]).encode())
+    with _none_or_all(texts):
+        for path, text in texts.items():
+            write_atomic(path, text.encode())
+        listed = next(iter(texts)).parent / ".gitignore"
+        if listed.exists():
+            return f"{listed} is there already: have it name {' '.join(_NOT_FOR_GIT[:2])}"
+        # OUT has the run file's name, unless --out says otherwise
+        outputs = [f"/{path.stem}/" for path in texts if path.suffix == ".toml"]
+        lines = [
+            "# Written by opendas init: keys, counts and inputs of runs do not belong into a repository."
+        ]
+        write_atomic(listed, "\n".join([*lines, *_NOT_FOR_GIT, *outputs, ""]).encode())
     return ""

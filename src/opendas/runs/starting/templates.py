@@ -106,6 +106,11 @@ preset = "{preset}"{" " * (26 - len(preset))}# production's budget for a run roo
 {tie if is_dhc else ""}"""
 
 
+def _on_one_line(name: str) -> str:
+    """Return a name for a comment, which ends with its line: those of spreadsheets may have several."""
+    return "".join(char if char.isprintable() else " " for char in name)
+
+
 def _columns(guess: TableGuess) -> str:
     renamed = {name: column for name, column in guess.columns.items() if name != column}
     text = f"columns = {toml_value(renamed)}\n" if renamed else ""
@@ -152,11 +157,11 @@ def table_product_file(
     attributes = "\n".join(f"{toml_key(a)} = {toml_value(levels)}" for a, levels in guess.attributes.items())
     single = list(guess.attributes) if len(guess.attributes) > 1 else []
     first = next(iter(guess.attributes))
-    labels = _READ_LABELS
+    labels, made = _READ_LABELS, "guessed" if discovery is None else "made"
     if discovery is not None:
         labels = _FOUND_LABELS.format(discovery=toml_value(discovery.to_dict()), other=OTHER)
     return f"""\
-# OpenDAS product file, {"guessed" if discovery is None else "made"} from {guess.file}. Look for CHECK.
+# OpenDAS product file, {made} from {_on_one_line(guess.file)}. Look for CHECK.
 
 [product]
 name           = {toml_text(name)}
@@ -186,9 +191,9 @@ def _unit_comment(guess: TableGuess) -> str:
     if guess.unit_id is None:
         return ""
     return f"""\
-# CHECK: {guess.unit_id} seems to say whose a record is, and some have several. With unit_id the privacy loss
-# is that of all records of one; at_most is how many of them are counted, and is published: decide it without
-# looking at the records. Leave both out only if every row is someone else.
+# CHECK: {_on_one_line(guess.unit_id)} seems to say whose a record is, and some have several. With unit_id
+# the privacy loss is that of all records of one; at_most is how many of them are counted, and is published:
+# decide it without looking at the records. Leave both out only if every row is someone else.
 """
 
 
@@ -240,15 +245,16 @@ def table_run_file(
     - `discovery`: the act that found labels, leaves and hierarchy; without it they were read from the
       records.
     """
+    made = "guessed" if discovery is None else "made"
     count = f"count   = {toml_text(guess.count)}\n" if guess.count is not None else ""
-    ignored = "".join(f"\n#   {name}: {why}" for name, why in guess.left_out.items()) or " none"
-    frame, other = _READ_FRAME.format(geocode=guess.geocode), ""
+    left_out = (f"\n#   {_on_one_line(name)}: {why}" for name, why in guess.left_out.items())
+    frame, other = _READ_FRAME.format(geocode=_on_one_line(guess.geocode)), ""
     if discovery is not None:
         told = toml_value(discovery.to_dict())
         frame = _FOUND_FRAME.format(frame=toml_text(frame_file), discovery=told, other=OTHER)
         other = f"other   = {toml_value(dict.fromkeys(guess.attributes, OTHER))}   # what was not found\n"
     return f"""\
-# OpenDAS run file, {"guessed" if discovery is None else "made"} from {guess.file}. Look for CHECK.
+# OpenDAS run file, {made} from {_on_one_line(guess.file)}. Look for CHECK.
 
 [run]
 product    = {toml_text(product_file)}
@@ -256,7 +262,7 @@ estimator  = "topdown"               # or "informed": opendas plan tries both on
 neighbours = "bounded"               # one record replaced by another; "unbounded": one added or removed
 
 # CHECK: one row is {"a number of records with the same values" if guess.count else "one record"}.
-{_unit_comment(guess)}# Columns that were not taken:{ignored}
+{_unit_comment(guess)}# Columns that were not taken:{"".join(left_out) or " none"}
 [input]
 reader  = {toml_text(guess.reader)}
 path    = {toml_text(data_path)}

@@ -14,7 +14,7 @@ import pyarrow.csv as pacsv
 from opendas.arrays import Ints
 from opendas.custody.secret_files import write_secret
 from opendas.errors import ConfigError
-from opendas.runs.starting.columns import Column, Role
+from opendas.runs.starting.columns import Column, Role, nested
 from opendas.schema.attributes import labels_named
 
 CATEGORY, COUNT = "category", "count"
@@ -75,17 +75,9 @@ def _key(columns: Mapping[str, Column]) -> Column | None:
 
 
 def _counts(column: Column) -> bool:
-    """Whether a column could hold counts: whole numbers, not negative, and no name of another thing."""
-    numeric = column.role in (Role.NUMBER, Role.LABELS, Role.CONSTANT, Role.IDENTIFIER)
-    return (
-        numeric
-        and column.is_whole
-        and not column.has_empty
-        and column.named_place is None
-        and _NO_COUNT.fullmatch(column.name.strip()) is None
-        and all(not value.startswith("-") for value in column.values)
-        and column.values != ("",)
-    )
+    """Whether a column could hold counts, and has no name of another thing."""
+    named = column.named_place is not None or _NO_COUNT.fullmatch(column.name.strip()) is not None
+    return column.could_be_count and not named
 
 
 def _numbers(column: Column) -> Ints:
@@ -104,21 +96,21 @@ def _totals(columns: Mapping[str, Column], counts: Sequence[str]) -> set[str]:
             if name in totals or not numbers[name].any():
                 continue
             parts = [other for other in reversed(order[:place]) if other not in totals]
-            if _is_sum(numbers[name], [numbers[other] for other in parts]):
+            if _parts_of(numbers[name], [numbers[other] for other in parts]):
                 totals.add(name)
     return totals
 
 
-def _is_sum(total: Ints, parts: Sequence[Ints]) -> bool:
-    """Whether a total is the sum of the first of `parts`, up to some one of them."""
+def _parts_of(total: Ints, parts: Sequence[Ints]) -> int:
+    """Return of how many of the first of `parts` a total is the sum; 0 where it is none."""
     so_far = np.zeros_like(total)
-    for part in parts:
+    for number, part in enumerate(parts, start=1):
         so_far = so_far + part
-        if np.any(so_far > total):
-            return False
         if np.array_equal(so_far, total):
-            return True
-    return False
+            return number
+        if np.any(so_far > total):
+            break
+    return 0
 
 
 def _breakdown(columns: Mapping[str, Column], counts: Sequence[str], totals: set[str]) -> tuple[str, ...]:
@@ -127,12 +119,8 @@ def _breakdown(columns: Mapping[str, Column], counts: Sequence[str], totals: set
     if first is None:
         return ()
     after = [name for name in counts[counts.index(first) + 1 :] if name not in totals]
-    so_far = np.zeros_like(_numbers(columns[first]))
-    for number, name in enumerate(after):
-        so_far = so_far + _numbers(columns[name])
-        if np.array_equal(so_far, _numbers(columns[first])):
-            return (first, *after[: number + 1])
-    return ()
+    number = _parts_of(_numbers(columns[first]), [_numbers(columns[name]) for name in after])
+    return (first, *after[:number]) if number else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +155,14 @@ def melt(columns: Mapping[str, Column], wanted: str, to: Path) -> LongTable:
             "--melt all: the columns are several breakdowns of the same records, which would be counted "
             f"several times. Take one, for instance --melt {wide.example}."
         )
-    uppers = _uppers(columns, wide)
+    uppers = nested(
+        column
+        for column in columns.values()
+        if column.role == Role.PLACE and column.name != wide.geocode and not column.tells_rows_apart
+    )
+    taken = {*uppers, wide.geocode} & {CATEGORY, COUNT}
+    if taken:
+        raise ConfigError(f"--melt: the long table has a column {min(taken)!r} of its own; rename this one.")
     rows = len(columns[wide.geocode].of_row)
     places = {
         name: np.array(columns[name].values)[columns[name].of_row].repeat(len(labels))
@@ -179,19 +174,3 @@ def melt(columns: Mapping[str, Column], wanted: str, to: Path) -> LongTable:
     pacsv.write_csv(table, sink)
     write_secret(to, sink.getvalue().to_pybytes().decode())
     return LongTable(wide.geocode, uppers, labels, tuple(name for name in names if name in totals))
-
-
-def _uppers(columns: Mapping[str, Column], wide: WideTable) -> tuple[str, ...]:
-    """Return columns of places above the leaf: named so, fewer and fewer of them, each within the next."""
-    above = [
-        column
-        for column in columns.values()
-        if column.role == Role.PLACE and column.name != wide.geocode and not column.tells_rows_apart
-    ]
-    above.sort(key=lambda column: len(column.values))
-    chain: list[Column] = []
-    for column in above:
-        pairs = np.unique([column.of_row, chain[-1].of_row], axis=1).shape[1] if chain else 0
-        if not chain or (pairs == len(column.values) > len(chain[-1].values)):
-            chain.append(column)
-    return tuple(column.name for column in chain)

@@ -35,7 +35,6 @@ from opendas.runs.context.run import Run, released_run
 from opendas.runs.simulated.replicates import Base, check_earlier, draw_replicates
 from opendas.schema.histogram import Histogram
 from opendas.topdown.family_data import Estimator
-from opendas.topdown.model import WHOLE_TREE
 from opendas.verify.check import require
 
 Progress = Callable[[str, int, int], None]
@@ -72,7 +71,7 @@ def check_estimate_again(
     - `workers`: processes; by default as a run has.
     """
     run = released_run(released)
-    if run.resolved.estimator in WHOLE_TREE and certified["measurements"] != "full":
+    if run.fits_whole_tree and certified["measurements"] != "full":
         raise CheckFailed(
             f"cannot be re-derived: the estimator {run.resolved.estimator} reads every measurement, and this "
             "release holds those that its families used. Where the key was kept, opendas measure RUN.toml "

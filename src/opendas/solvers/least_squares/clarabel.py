@@ -1,6 +1,6 @@
 """Clarabel, an interior point, and the family as the sparse quadratic program that general solvers take.
 
-The The program has three forms. *Plain*: the variables are the cells a child may use, and the Hessian has one
+The program has three forms. *Plain*: the variables are the cells a child may use, and the Hessian has one
 dense block per child. *Lifted*: the margins ``v = Q x`` of every term with more than one cell in some row are
 variables too, defined by equalities. The objective is then diagonal and everything is sparse, which most
 solvers prefer from a few hundred cells on. *Nested*: lifted, and coarse margins are defined from finer ones

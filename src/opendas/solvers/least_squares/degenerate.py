@@ -15,7 +15,6 @@ other means.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from opendas.arrays import Floats
 from opendas.arrays.kernels import inner
@@ -73,6 +72,17 @@ def _move(p: Family, w: Work, dmu: Floats, dtau: Floats, dlam: Floats, step: flo
 
 
 @inner
+def _reverse(dmu: Floats, dtau: Floats, dlam: Floats) -> None:
+    for j in range(len(dmu)):
+        dmu[j] = -dmu[j]
+    for s in range(len(dtau)):
+        dtau[s] = -dtau[s]
+    for c in range(dlam.shape[0]):
+        for k in range(dlam.shape[1]):
+            dlam[c, k] = -dlam[c, k]
+
+
+@inner
 def _along_direction(
     p: Family, w: Work, dmu: Floats, dtau: Floats, dlam: Floats, gap: float, tolerance: float
 ) -> int:
@@ -80,9 +90,7 @@ def _along_direction(
     n = p.B.shape[1]
     if abs(gap) <= tolerance:
         up, _, _ = _first_turn(p, w, dmu, dtau, dlam)
-        dmu *= -1.0
-        dtau *= -1.0
-        dlam *= -1.0
+        _reverse(dmu, dtau, dlam)
         down, _, _ = _first_turn(p, w, dmu, dtau, dlam)
         down = -down  # admissible: down <= step <= up, along the first orientation
         step = 0.5 * (up + down) if up < down else min(max(0.0, down), up)
@@ -90,9 +98,7 @@ def _along_direction(
             _move(p, w, dmu, dtau, dlam, -step)
         return UNCHANGED
     if gap < 0.0:
-        dmu *= -1.0
-        dtau *= -1.0
-        dlam *= -1.0
+        _reverse(dmu, dtau, dlam)
     _, c, place = _first_turn(p, w, dmu, dtau, dlam)
     if c < 0:
         return UNBOUNDED
@@ -104,7 +110,7 @@ def _along_direction(
     return CHANGED
 
 
-@njit(cache=True, nogil=True)
+@inner
 def resolve_dependencies(p: Family, w: Work, lost: int, tolerance: float) -> int:
     """Deal with every dependency of the active set.
 

@@ -220,30 +220,25 @@ def _from_point(small: _Small, near: Near) -> tuple[Bools, Sides]:
 def magnitude(problem: FamilyProblem) -> float:
     """Typical count of a cell: what tolerances are relative to.
 
-    What is exact of a root, or at least there, tells its size. Upper bounds alone do not: 99,999 people in
-    every housing unit are many times a state, and signs would count as right that are wrong by more than the
-    certificate allows. There the linear term ``b`` tells it too: no entry of a Hessian exceeds its largest
-    diagonal, so that ``b = A x`` of the positive cells asks for a total of at least ``b`` over that diagonal.
+    What is exact of a root, or at least there, tells its size, but it may be of a few cells only, or far
+    below the counts. So the linear term ``b`` tells it too: no entry of a Hessian exceeds its largest
+    diagonal, so that ``b = A x`` of the positive cells asks for a total of at least ``b`` over that diagonal,
+    as far as an upper bound on all cells allows. Upper bounds alone tell nothing: 99,999 people in every
+    housing unit are many times a state, and signs would count as right that are wrong by more than the
+    certificate allows.
     """
     if problem.parent is not None:
         return problem.top
-    exact = problem.lower[problem.lower == problem.upper]
-    known = np.concatenate([exact, problem.joint_rows[1], problem.lower[np.isfinite(problem.lower)]])
-    total = float(known.max(initial=0.0))
-    if total <= 0.0:
-        most = problem.upper[np.isfinite(problem.upper)]
-        total = min(float(most.max(initial=0.0)), _least_total(problem))
-    return max(1.0, total / max(1, problem.cells))
-
-
-def _least_total(problem: FamilyProblem) -> float:
-    """Return a total that the linear term of a root asks for at the least, in counts."""
-    if problem.hessians is None:
-        largest = problem.scale * problem.weight
-    else:
+    joint, joint_total = problem.joint_rows
+    most = problem.upper[:, problem.groups.all(axis=1)].min(axis=1, initial=np.inf)
+    if len(joint):
+        most = np.minimum(most, np.append(joint_total, np.inf)[joint])  # -1, for none, is the last
+    largest = np.asarray(problem.weight)  # the linear term has no scale in it, either
+    if problem.hessians is not None:
         largest = problem.hessians.diagonal().max(axis=1, initial=0.0)
-    asked = problem.linear.max(axis=1, initial=0.0)
-    return float((asked / np.where(largest > 0.0, largest, 1.0)).max(initial=0.0))
+    asked = problem.linear.max(axis=1, initial=0.0) / np.where(largest > 0.0, largest, 1.0)
+    known = (problem.lower[np.isfinite(problem.lower)], joint_total, np.minimum(most, asked))
+    return max(1.0, float(np.concatenate(known).max(initial=0.0)) / max(1, problem.cells))
 
 
 def _one_by_one(
@@ -381,7 +376,7 @@ def _less_the_rest(W: Floats, i: int, f: Floats, low: int, high: int) -> None:
 
 @inner
 def _solve_together(U: Floats, B: Floats, Z: Floats) -> None:
-    """Solve ``U' U z_c = b_c`` for all children, eight at a time."""
+    """Solve ``U' U z_c = b_c`` for all children, eight at a time; U' stands below the diagonal of U."""
     C, n = B.shape
     W = np.zeros((n, 8))
     for first in range(0, C, 8):
@@ -390,7 +385,7 @@ def _solve_together(U: Floats, B: Floats, Z: Floats) -> None:
             for j in range(n):
                 W[j, c] = B[first + c, j]
         for i in range(n):
-            _less_the_rest(W, i, U[:, i], 0, i)
+            _less_the_rest(W, i, U[i], 0, i)
         for i in range(n - 1, -1, -1):
             _less_the_rest(W, i, U[i], i + 1, n)
         for c in range(some):
@@ -406,6 +401,9 @@ def unconstrained(H: Floats, B: Floats) -> Floats:
     if n > 10 * C:  # few right-hand sides: no inverse, and all of them at once
         U = H.copy()
         cholesky(U, np.ones(n), np.empty(n, np.bool_))
+        for i in range(n):  # U' too: columns of U would be another layout, and compiled once more
+            for j in range(i):
+                U[i, j] = U[j, i]
         _solve_together(U, B, Z)
         return Z
     P = np.zeros((n, n))

@@ -22,20 +22,8 @@ from numpy.typing import NDArray
 
 from opendas.arrays import Floats, Ints, value_of_rows
 from opendas.solvers.least_squares.active_set import EQUAL, ROWS, SIZE, Family, Work, workspace
-from opendas.solvers.least_squares.degenerate import UNBOUNDED, UNCHANGED, resolve_dependencies
 from opendas.solvers.least_squares.kernels import DEPENDENT, SINGULAR, cholesky, insert, triangular_solve
-from opendas.solvers.least_squares.primal_dual_active_set import (
-    ALONE,
-    INFEASIBLE,
-    OK,
-    STALLED,
-    begin,
-    cover_rows,
-    flip,
-    proximal_step,
-    reduced_costs,
-    stalled,
-)
+from opendas.solvers.least_squares.primal_dual_active_set import CHANGED, STALLED, change_sides, cover_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,29 +162,17 @@ def solve_single(
     free = p.mask & (guess > 0.0)[None, :]
     side = np.where(p.lower == p.upper, EQUAL, 0).astype(np.int8)
     w = workspace(p, free, side)
-    progress, most, least = np.empty(3, np.int64), n + len(p.groups) + 1, 0.5
-    begin(progress, most)
-    for iteration in range(1, limit + 1):
+    progress = np.zeros(4)
+    status, step = CHANGED, 0
+    while status == CHANGED and step < limit:
+        step += 1
         cover_rows(p, w)
         cells = np.flatnonzero(w.free[0])
         factor = H.factor(cells)
         _active_rows(p, w, factor)
         _recover(p, w, factor)
-        reduced_costs(p, w)
-        degenerate = resolve_dependencies(p, w, 0, 10.0 * tolerance)
-        if degenerate == UNBOUNDED:
-            return INFEASIBLE, iteration, w.x, w.lam
-        if degenerate != UNCHANGED:
-            continue
-        wrong = flip(p, w, tolerance, least, int(progress[ALONE]))
-        least = 0.4 * least if iteration < 4 else 0.0
-        if wrong == 0:
-            if ridge == 0.0 or proximal_step(p, w, center, ridge) <= tolerance:
-                return OK, iteration, w.x, w.lam
-            begin(progress, most)
-        elif stalled(progress, wrong):
-            break
-    return STALLED, iteration, w.x, w.lam
+        status = change_sides(p, w, 0, center, ridge, tolerance, progress, step)
+    return (STALLED if status == CHANGED else status), step, w.x, w.lam
 
 
 def _active_rows(p: Family, w: Work, factor: Factor) -> None:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from opendas.arrays import Bools, Floats, Ints
+from opendas.arrays import Bools, Floats
 from opendas.arrays.kernels import inner
 from opendas.solvers.least_squares.active_set import (
     EQUAL,
@@ -186,7 +186,7 @@ def coupling_multipliers(p: Family, w: Work, pool: Floats) -> int:
     return lost
 
 
-OK, STALLED, SINGULAR, INFEASIBLE = 0, 1, 2, 3
+OK, STALLED, SINGULAR, INFEASIBLE, CHANGED = range(5)
 PATIENCE = 6
 """Block changes without progress before one change at a time is tried."""
 SINGLE = 60
@@ -258,8 +258,8 @@ def cover_rows(p: Family, w: Work) -> None:
                 w.dirty[c] = True
 
 
-@njit(cache=True, nogil=True)
-def reduced_costs(p: Family, w: Work) -> None:
+@inner
+def _reduced_costs(p: Family, w: Work) -> None:
     """Finish the reduced costs: ``z = scale (H x - b) + mu + tau + G' lambda``."""
     C, n = p.B.shape
     for c in range(C):
@@ -298,8 +298,8 @@ def _right_side(p: Family, w: Work, c: int, k: int, tolerance: float) -> int:
     return EQUAL if side != 0 and p.lower[c, k] == p.upper[c, k] else side
 
 
-@njit(cache=True, nogil=True)
-def flip(p: Family, w: Work, tolerance: float, least: float, single: int) -> int:
+@inner
+def _flip(p: Family, w: Work, tolerance: float, least: float, single: bool) -> int:
     """Change the side of every wrong sign (of the last one only, if `single`). Returns how many are wrong.
 
     Of the cells that want to enter, only those enter whose reduced cost is at least `least` times the child's
@@ -342,33 +342,36 @@ def flip(p: Family, w: Work, tolerance: float, least: float, single: int) -> int
     return wrong
 
 
-LEAST, LEFT, ALONE = 0, 1, 2
-"""Of the progress of an active set: fewest wrong signs, changes left without fewer, whether one at a time."""
+FEWEST, LEFT, ALONE, ENTER = 0, 1, 2, 3
+"""Of the progress of an active set: fewest wrong signs, changes left without fewer, whether one at a time,
+and the share of the worst reduced cost from which cells enter."""
+EAGER = 0.4
+"""What this share is multiplied with in each of the first steps; then all cells enter."""
 
 
-@njit(cache=True, nogil=True)
-def begin(progress: Ints, most: int) -> None:
+@inner
+def _begin(progress: Floats, most: float) -> None:
     """Begin to count wrong signs, of which there are fewer than `most`."""
-    progress[LEAST], progress[LEFT], progress[ALONE] = most, PATIENCE, 0
+    progress[FEWEST], progress[LEFT], progress[ALONE] = most, PATIENCE, 0.0
 
 
-@njit(cache=True, nogil=True)
-def stalled(progress: Ints, wrong: int) -> bool:
+@inner
+def _stalled(progress: Floats, wrong: int) -> bool:
     """Whether wrong signs have not become fewer for too long, one change at a time included."""
-    if wrong < progress[LEAST]:
-        begin(progress, wrong)
+    if wrong < progress[FEWEST]:
+        _begin(progress, wrong)
         return False
     progress[LEFT] -= 1
     if progress[LEFT] >= 0:
         return False
     if progress[ALONE]:
         return True
-    progress[LEFT], progress[ALONE] = SINGLE, 1
+    progress[LEFT], progress[ALONE] = SINGLE, 1.0
     return False
 
 
-@njit(cache=True, nogil=True)
-def proximal_step(p: Family, w: Work, center: Floats, ridge: float) -> float:
+@inner
+def _proximal_step(p: Family, w: Work, center: Floats, ridge: float) -> float:
     """Move the centre to x. Returns the optimality error of x: ridge times the longest step."""
     C, n = p.B.shape
     moved = 0.0
@@ -379,6 +382,38 @@ def proximal_step(p: Family, w: Work, center: Floats, ridge: float) -> float:
             center[c, j] += step
             p.B[c, j] += ridge * step
     return ridge * moved
+
+
+@njit(cache=True, nogil=True)
+def change_sides(
+    p: Family, w: Work, lost: int, center: Floats, ridge: float, tolerance: float, progress: Floats, step: int
+) -> int:
+    """End an iteration, of which x, the multipliers and the gradients are known: wrong signs change sides.
+
+    - `lost`: pivots that the multipliers of the rows that tie children together have lost.
+    - `center`, `ridge`, `tolerance`: as of :func:`pdas`.
+    - `progress` (4,): how it goes, all zeros before the first step.
+    - `step`: from 1.
+    - Returns: ``OK``, ``STALLED``, ``INFEASIBLE``, or ``CHANGED``: another iteration is needed.
+    """
+    C, n = p.B.shape
+    most = float(C * (n + p.groups.shape[0]) + 1)
+    if step == 1:
+        _begin(progress, most)
+        progress[ENTER] = 0.5
+    _reduced_costs(p, w)
+    constrained = p.groups.shape[0] > 0 or len(p.joint_total) > 0
+    degenerate = resolve_dependencies(p, w, lost, 10.0 * tolerance) if constrained else UNCHANGED
+    if degenerate != UNCHANGED:
+        return INFEASIBLE if degenerate == UNBOUNDED else CHANGED
+    wrong = _flip(p, w, tolerance, progress[ENTER], progress[ALONE] > 0.0)
+    progress[ENTER] = EAGER * progress[ENTER] if step < 4 else 0.0
+    if wrong:
+        return STALLED if _stalled(progress, wrong) else CHANGED
+    if ridge == 0.0 or _proximal_step(p, w, center, ridge) <= tolerance:
+        return OK
+    _begin(progress, most)
+    return CHANGED
 
 
 @njit(cache=True, nogil=True)
@@ -398,7 +433,7 @@ def pdas(
       (J,), (C, K).
     """
     w = workspace(p, free, side)
-    C, n = p.B.shape
+    C = len(p.B)
     K = p.groups.shape[0]
     J = len(p.joint_total)
     tied = len(p.parent) > 0
@@ -412,10 +447,11 @@ def pdas(
         if tied and fixed == C:  # one of them follows from the parent; if it does not, its sign will be wrong
             side[0, k] = 0
     pool = np.empty(0)
-    progress = np.empty(3, np.int64)
-    begin(progress, C * (n + K) + 1)
-    least = 0.5
-    for iteration in range(1, limit + 1):
+    progress = np.zeros(4)
+    status = CHANGED
+    step = 0
+    while status == CHANGED and step < limit:
+        step += 1
         # A system that can be solved: every row has a free cell.
         if tied:
             _cover_columns(p, w)
@@ -425,22 +461,8 @@ def pdas(
         # P_c of the active set, then S (mu, tau) = r, then x and lambda, then z.
         pool, regular = factorise(p, w, pool)
         if not regular:
-            return SINGULAR, iteration, w.x, w.mu, w.tau, w.lam
+            return SINGULAR, step, w.x, w.mu, w.tau, w.lam
         lost = coupling_multipliers(p, w, pool) if tied or J else 0
         recover(p, w, pool)
-        reduced_costs(p, w)
-        # Wrong signs change sides.
-        degenerate = resolve_dependencies(p, w, lost, 10.0 * tolerance) if K or J else UNCHANGED
-        if degenerate == UNBOUNDED:
-            return INFEASIBLE, iteration, w.x, w.mu, w.tau, w.lam
-        if degenerate != UNCHANGED:
-            continue
-        wrong = flip(p, w, tolerance, least, progress[ALONE])
-        least = 0.4 * least if iteration < 4 else 0.0
-        if wrong == 0:
-            if ridge == 0.0 or proximal_step(p, w, center, ridge) <= tolerance:
-                return OK, iteration, w.x, w.mu, w.tau, w.lam
-            begin(progress, C * (n + K) + 1)
-        elif stalled(progress, wrong):
-            return STALLED, iteration, w.x, w.mu, w.tau, w.lam
-    return STALLED, limit, w.x, w.mu, w.tau, w.lam
+        status = change_sides(p, w, lost, center, ridge, tolerance, progress, step)
+    return (STALLED if status == CHANGED else status), step, w.x, w.mu, w.tau, w.lam

@@ -107,7 +107,6 @@ def solve(
             return merged
         if problem.linear.size > WRITABLE:
             return _contradiction(problem, tolerance, answer)
-    best: Solution | None = None
     if _too_large(problem):
         stepped = solve_by_steps(problem if metric is None else metric(problem), tolerance)
         answer = _certified(problem, stepped, tolerance, "steps")
@@ -115,19 +114,18 @@ def solve(
     tries: tuple[tuple[int, float, float | None], ...] = SHARED if problem.hessians is None else APART
     if problem.parent is None and problem.joint is not None and problem.cells >= LARGE:
         tries = tries[:1]  # proximal steps on the written matrix of such roots would take minutes
+    best = _certified(problem, None, tolerance, "pdas")
     for number, settings in enumerate(tries):
         found = solve_direct(problem, *settings)
         answer = _certified(problem, found, tolerance, "pdas")
         if answer.status is Status.OPTIMAL:
             return answer
-        best = answer if best is None else _better(best, answer)
+        best = _better(best, answer)
         logger.info("residual %.1e after the active set with ridge %s", best.residual, settings[2])
         if number == 0 and found.status == INFEASIBLE:
             best = _contradiction(problem, tolerance, best)
             if best.status is Status.INFEASIBLE:
                 return best
-    if best is None:
-        best = _certified(problem, None, tolerance, "pdas")
     if problem.hessians is None or problem.children * problem.cells**2 <= GENERAL:
         best = _by_interior_point(problem, tolerance, best)
     return best if best.status is Status.OPTIMAL else _contradiction(problem, tolerance, best)

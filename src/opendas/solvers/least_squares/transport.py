@@ -43,7 +43,7 @@ class Transport(NamedTuple):
     missed: Floats
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _root(points, slopes, count, total):
     """Return mu with sum of slopes * max(0, points - mu) = total; the largest point where total is 0."""
     order = np.argsort(-points[:count])

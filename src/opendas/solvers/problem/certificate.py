@@ -127,14 +127,6 @@ def _largest_violation(
     return worst / magnitude
 
 
-@njit(cache=True, nogil=True)
-def _shared_residual(
-    objective: Objective, scale: Floats, stated: Constraints, x: Floats, multipliers: Multipliers
-) -> float:
-    """Relative residual where children share one Hessian."""
-    return float(_largest_violation(_shared_gradients(objective, x), 1.0 / scale, stated, x, multipliers))
-
-
 def certify(
     problem: FamilyProblem, x: Floats, multipliers: Multipliers, fixed: Floats | None = None
 ) -> float:
@@ -147,7 +139,8 @@ def certify(
     if problem.fixed_rows is not None and problem.fixed is not None:
         return _with_fixed_rows(problem, problem.fixed_rows, problem.fixed, x, multipliers, fixed)
     if problem.hessians is None:
-        return float(_shared_residual(problem.stacked, problem.scale, problem.constraints, x, multipliers))
+        gradient = _shared_gradients(problem.stacked, x)
+        return float(_largest_violation(gradient, 1.0 / problem.scale, problem.constraints, x, multipliers))
     if not np.isfinite(x).all():
         return float(np.inf)
     return _residual(problem, x, multipliers, gradients(problem, x))

@@ -420,7 +420,7 @@ def conflict(problem: FamilyProblem, *, tolerance: float = 1e-7) -> tuple[Constr
     if not system.rows:
         return ()
     if not problem.mask.any():  # no variable at all
-        broken = np.flatnonzero(system.b > tolerance * max(1.0, float(np.abs(system.b).max())))
+        broken = np.flatnonzero(system.b > tolerance * system.top)
         return (system.rows[broken[0]],) if len(broken) else ()
     everything = np.arange(len(system.rows))
     value, dual = _violation(system, everything)

@@ -17,8 +17,8 @@ from opendas.solvers.rounding.snapping import BITS, DONE, ONE, heap_order, snap
 CROSSING, TOO_LARGE, VIOLATED, BROKEN = 3, 4, 5, 6
 
 
-@njit(cache=True, nogil=True)
-def mix_all(keys):
+@inner
+def _mix_all(keys):
     """Mix every key of a uint64 array."""
     words = np.empty(len(keys), np.uint64)
     for k in range(len(keys)):
@@ -26,7 +26,7 @@ def mix_all(keys):
     return words
 
 
-@njit(cache=True, nogil=True)
+@inner
 def first_guess(family, y):
     """Give each column's ones to its largest fractions; without parent round to nearest.
 
@@ -60,7 +60,7 @@ def _words(up, owner, cell_word):
     return word
 
 
-@njit(cache=True, nogil=True)
+@inner
 def weights(map_node, map_pass, k, size):
     """How often each set is a row of pass k, and whether it is a row of an earlier one.
 
@@ -166,8 +166,8 @@ def round_passes(problem):
     total, has_total, mask = problem.total, problem.has_total, problem.mask
     lower, upper, joint, joint_total = problem.lower, problem.upper, problem.joint, problem.joint_total
     # Integer parts and fractions, in units of 2**-20.
-    child_word = mix_all(problem.child_keys)
-    cell_word = mix_all(problem.cell_keys)
+    child_word = _mix_all(problem.child_keys)
+    cell_word = _mix_all(problem.cell_keys)
     objective = np.zeros(problem.passes, np.int64)
     status, base, part, need = snap(problem.x, total, has_total, mask, child_word, cell_word)
     if status != DONE:

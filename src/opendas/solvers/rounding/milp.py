@@ -12,10 +12,11 @@ import scipy  # its optimize, a third of the time of all imports, loads when it 
 import scipy.sparse as sp
 
 from opendas.arrays import Floats, Ints
+from opendas.arrays.kernels import mixed
 from opendas.arrays.quiet import chatter_to_stderr
 from opendas.errors import InfeasibleFamily, SolverFailure
 from opendas.solvers.rounding import snapping
-from opendas.solvers.rounding.kernels import broken_groups, broken_joint, mix_all
+from opendas.solvers.rounding.kernels import broken_groups, broken_joint
 from opendas.solvers.rounding.problem import RoundingNames, RoundingProblem, RoundingResult
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def round_by_milp(
     by a second program over the optima of the first, within half a quantum (2**-21 counts) and the solver's
     tolerance of 1e-6: below that the result may depend on the solver, which the flow never does.
     """
-    child_words, cell_words = mix_all(problem.child_keys), mix_all(problem.cell_keys)
+    child_words, cell_words = mixed(problem.child_keys), mixed(problem.cell_keys)
     status, base, part, need = snapping.snap(
         problem.x, problem.total, problem.has_total, problem.mask, child_words, cell_words
     )
@@ -186,13 +187,13 @@ def _tie_costs(
 ) -> Floats:
     """Tie cost of every variable in [0, 1): by cell in the last pass, by distinct row before."""
     if last:
-        words: NDArray[np.uint64] = mix_all(child_words[child] ^ cell_words[cell])
+        words: NDArray[np.uint64] = mixed(child_words[child] ^ cell_words[cell])
         return np.asarray((words >> snapping.TIE_SHIFT) * _TIE_UNIT, dtype=np.float64)
     sets = [tuple(query.indices[query.indptr[r] : query.indptr[r + 1]]) for r in range(query.shape[0])]
     first = {cells: r for r, cells in reversed(list(enumerate(sets)))}
     word = np.array([cell_words[list(cells)].sum(dtype=np.uint64) for cells in sets], dtype=np.uint64)
     used = np.array([first[cells] == r and len(cells) > 0 for r, cells in enumerate(sets)], dtype=bool)
-    each = mix_all((child_words[:, None] ^ word[None, :]).ravel()) >> snapping.TIE_SHIFT
+    each = mixed((child_words[:, None] ^ word[None, :]).ravel()) >> snapping.TIE_SHIFT
     cost: Floats = rows.T @ (each * _TIE_UNIT * np.tile(used, len(problem.x)))
     return cost
 

@@ -289,7 +289,7 @@ def _fits(costs, first_rank, arcs, nodes):
     return True
 
 
-@njit(cache=True, nogil=True)
+@inner
 def build_network(family, nodes, y):
     """Write a pass as a flow problem with a feasible flow and a strongly feasible tree.
 
@@ -338,7 +338,7 @@ def build_network(family, nodes, y):
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@inner
 def solve_pass(family, nodes, y):
     """Round one pass.
 

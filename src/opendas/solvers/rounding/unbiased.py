@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from opendas.arrays import Ints
-from opendas.arrays.kernels import inner
+from opendas.arrays.kernels import GOLDEN, inner, mix
 
 
 def round_unbiased(parts: Ints, whole: int, lower: Ints, upper: Ints, seed: int) -> Ints:
@@ -46,11 +46,15 @@ def next_word(random):
 
     For choices that everybody may repeat from what is published: no noise of a release comes from it.
     """
-    random[0] = random[0] + np.uint64(0x9E3779B97F4A7C15)
-    z = random[0]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    word = mix(random[0])
+    random[0] += GOLDEN
+    return word
+
+
+@inner
+def uniform(random):
+    """Return the next number in [0, 1), from 53 bits; `random` as of :func:`next_word`."""
+    return float(next_word(random) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
 @njit(cache=True, nogil=True)
@@ -67,7 +71,7 @@ def _round(parts, lower, upper, seed):
         if up + down == 0:
             continue
         # 53 bits are enough: the bias of a chance is below 2**-52.
-        chance = float(next_word(random) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+        chance = uniform(random)
         step = up if chance * (up + down) < down else -down
         parts[i] += step
         parts[j] -= step
