@@ -86,12 +86,10 @@ def rhode_islands(data: Path, folder: Path) -> dict[str, Tree]:
     read = load(rhode_island(data), folder).read()
     known = read.frame.geocodes.astype(str)
     counts = read.histogram.row_totals()
-    log = FindingLog()
-    header = parse_header_2010(read_members(data / RHODE_ISLAND, ("geo",))["geo"], log)
-    codes = None if header is None else block_geocodes(header, log)
-    if header is None or codes is None:
+    header = parse_header_2010(read_members(data / RHODE_ISLAND, ("geo",))["geo"], FindingLog())
+    if header is None:
         raise SystemExit("the geographic header cannot be read; run `opendas plan` on the file to see why")
-    blocks = np.unique(codes.astype(str))
+    blocks = np.unique(block_geocodes(header).astype(str))
     everywhere = np.zeros(len(blocks), dtype=np.int64)
     everywhere[np.searchsorted(blocks, known)] = counts
     return {

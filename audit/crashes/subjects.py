@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from opendas.demo import write_demo
 from opendas.demo.census import margins_of, write_census
@@ -185,10 +183,6 @@ def _write_census(folder: Path, blocks: int, books: str) -> None:
     runs = write_demo(folder / "margins", blocks)
     margins = margins_of(*(load(run).reader.read() for run in runs))
     write_census(folder, margins, synthetic_households(), f"made state of {blocks} blocks", seed=11)
-    frame = pq.read_table(folder / "frame.parquet")
-    for area, nowhere in (("place", "99999"), ("aianhh", "9999")):  # the spine of the DHC asks for them
-        frame = frame.append_column(area, pa.array([nowhere] * len(frame)))
-    pq.write_table(frame, folder / "frame.parquet")
     with (folder / "run-dhc-persons.toml").open("a", encoding="utf-8") as file:
         file.write('[tie]\nrelease = "pl94"\n')
     key = ("--key-command", f"/bin/echo {KEY[::-1]}")

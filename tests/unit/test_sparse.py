@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -101,7 +102,7 @@ def test_of_the_top_alone_a_trial_says_what_the_whole_run_has(
     assert found["other_not_tried"] == SKIPPED
     trial = Trial.of(run, 400)
     assert trial is not None
-    assert found["usual"] == [row.to_dict() for row in trial.tried(draws=1).usual]
+    assert found["usual"] == [asdict(row) for row in trial.tried(draws=1).usual]
 
 
 def test_what_is_foretold_is_what_happens(tmp_path: Path) -> None:

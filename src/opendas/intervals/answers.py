@@ -153,7 +153,7 @@ def selected_intervals(ask: Callable[[float], Intervals], confidence: float) -> 
     exact for independent estimates. Those of one release depend on each other.
     """
     found = ask(confidence)
-    noisy = np.isfinite(found.variance) & (found.law != LAWS.index(EXACT))
+    noisy = np.isfinite(found.variance) & (found.variance > 0.0) & (found.law != LAWS.index(EXACT))
     picked: Bools = noisy & ((found.lower > 0.0) | (found.upper < 0.0))
     if not picked.any() or (picked == noisy).all():
         return found, picked

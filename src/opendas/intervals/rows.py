@@ -17,6 +17,7 @@ from opendas.arrays.kernels import GOLDEN, mixed
 from opendas.gls.cells import Domain
 from opendas.gls.downward import Estimates
 from opendas.gls.operators import Operators
+from opendas.schema.query_groups import QueryGroup
 
 _CHUNK = 8_000_000
 """Numbers held at once."""
@@ -57,6 +58,11 @@ class Rows:
         )
         return cls(domain, members, which.ravel().astype(np.int64), first.astype(np.int64))
 
+    @classmethod
+    def of_query(cls, domain: Domain, query: QueryGroup) -> Rows:
+        """Return the rows of any query group of the product, measured or not."""
+        return cls.build(domain, query.members)
+
     def __len__(self) -> int:
         return len(self.members)
 
@@ -81,6 +87,16 @@ class Rows:
         pairs, which = np.unique(np.column_stack([which, found.unknown.which]), axis=0, return_inverse=True)
         nothing = self.quadratic(found.unknown)[pairs[:, 1]] > _UNKNOWN
         return np.where(nothing, np.inf, variance[pairs[:, 0]]), which.ravel()
+
+    def answers(self, found: Estimates) -> tuple[Floats, Floats]:
+        """Return estimate and variance of every row, float64 (g, t).
+
+        In counts and squared counts; estimate not a number and variance infinite where the measurements say
+        nothing.
+        """
+        kinds, which = self.variances(found)
+        variances = kinds[which][:, self.of_row]
+        return np.where(np.isinf(variances), np.nan, self.values(found.mean)), variances
 
     def quadratic(self, operators: Operators) -> Floats:
         """Return ``row' A row`` for every different operator and kind of row, float64 (U, r)."""

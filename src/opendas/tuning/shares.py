@@ -17,7 +17,7 @@ from opendas.tuning.populated import Populated
 UNIT = 10_000
 """Shares are multiples of one in so many."""
 
-LEAST = 0.001
+LEAST = Fraction(1, 1000)
 """Query groups with less than this part of a geolevel's loss get none."""
 
 _SEED = 0.005  # what every query group gets at the beginning, so that it can grow
@@ -124,7 +124,7 @@ def _softmax(z: Floats) -> Floats:
     return shares
 
 
-def exact_shares(shares: Floats, least: float = 0.0) -> list[Fraction]:
+def exact_shares(shares: Floats, least: Fraction = Fraction(0)) -> list[Fraction]:
     """Return shares as multiples of one in :data:`UNIT` that sum to one.
 
     `least`: smaller ones become 0.
@@ -134,7 +134,7 @@ def exact_shares(shares: Floats, least: float = 0.0) -> list[Fraction]:
     >>> [str(share) for share in exact_shares(np.array([2.0, 1.0, 0.0001]), LEAST)]
     ['6667/10000', '3333/10000', '0']
     """
-    kept = np.where(shares / shares.sum() >= least, shares, 0.0)
+    kept = np.where(shares / shares.sum() >= float(least), shares, 0.0)
     parts = kept / kept.sum() * UNIT
     whole = np.floor(parts)
     short = np.argsort(whole - parts, kind="stable")[: round(UNIT - float(whole.sum()))]

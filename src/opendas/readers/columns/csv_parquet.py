@@ -154,7 +154,8 @@ def _dialect(path: Path | ZipMember) -> _Dialect:
         names = next(textcsv.reader([text], delimiter=delimiter), [])
     log = FindingLog()
     if not text.strip() or "\0" in text:
-        rule = _DAMAGED if text.strip() else "expected a header with column names, found nothing"
+        nothing = "nothing" if line else "an empty file"
+        rule = _DAMAGED if text.strip() else f"expected a header with column names, found {nothing}"
         log.add(FormatError, shown_name(path), skip + 1, None, rule)
     if len(set(names)) < len(names):
         # Names are not quoted: without its header, the first line of a file is a record.
