@@ -18,9 +18,8 @@ from experiment import RHODE_ISLAND, load, rhode_island
 
 from opendas.allocation import CountHistogram, Level
 from opendas.geography.hierarchy import Hierarchy
-from opendas.readers.columns.findings import FindingLog
-from opendas.readers.pl94.header import block_geocodes, parse_header_2010
-from opendas.readers.pl94.segments import read_members
+from opendas.readers.pl94.header import block_geocodes
+from opendas.readers.pl94.reader import read_header
 
 Ints = npt.NDArray[np.int64]
 
@@ -86,9 +85,7 @@ def rhode_islands(data: Path, folder: Path) -> dict[str, Tree]:
     read = load(rhode_island(data), folder).read()
     known = read.frame.geocodes.astype(str)
     counts = read.histogram.row_totals()
-    header = parse_header_2010(read_members(data / RHODE_ISLAND, ("geo",))["geo"], FindingLog())
-    if header is None:
-        raise SystemExit("the geographic header cannot be read; run `opendas plan` on the file to see why")
+    header = read_header(data / RHODE_ISLAND, "pl94-2010")
     blocks = np.unique(block_geocodes(header).astype(str))
     everywhere = np.zeros(len(blocks), dtype=np.int64)
     everywhere[np.searchsorted(blocks, known)] = counts

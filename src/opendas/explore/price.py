@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Final
 
 from opendas.budget.allocation import Budget
-from opendas.explore.budget import BudgetAnswers, epsilons
+from opendas.explore.budget import BudgetAnswers
 from opendas.explore.subjects import Subject
 from opendas.report.pictures import Curve, lines_svg
 from opendas.report.views import decimal, ticks, words
@@ -77,14 +77,10 @@ def priced(subject: Subject, budget: Budget) -> dict[str, list[Priced]]:
             if one is None:
                 errors = {r.query: r.mean_abs_error for r in subject.tried(plan, 1) if r.geolevel == leaf}
                 within = subject.measured(plan).within[above]
-                one = Priced(plan, _epsilon(plan, plan.total), _epsilon(plan, within), errors)
+                one = Priced(plan, plan.epsilon(plan.total), plan.epsilon(within), errors)
                 known.append(one)
             found.setdefault(way, []).append(one)
     return found
-
-
-def _epsilon(budget: Budget, loss: Fraction) -> float:
-    return epsilons(loss, budget.delta)["cks"] if budget.mechanism.is_zcdp else float(loss)
 
 
 def price_view(

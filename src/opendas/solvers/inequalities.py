@@ -100,9 +100,9 @@ def solve_under(
 def _active_set(qp: Program, raw: RawAnswer, shape: tuple[int, int]) -> RawAnswer | None:
     """Return the optimum from what an interior point says: which cells are zero, which rows are equalities.
 
-    Block principal pivoting (Júdice and Pires 1994): all cells and rows on the wrong side change sides; where
-    that lessens their number for `PATIENCE` steps by nothing, one alone does. Each step solves the equations
-    of a set, regularised by `RIDGE` against dependent rows and refined.
+    Block principal pivoting (Júdice and Pires 1994): all cells and rows on the wrong side change sides; once
+    that has not lessened their number for `PATIENCE` steps, one alone does. Each step solves the equations of
+    a set, regularised by `RIDGE` against dependent rows and refined.
     """
     if raw.y is None or raw.rows is None:
         return None
