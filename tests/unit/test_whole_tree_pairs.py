@@ -7,6 +7,7 @@ import pytest
 from support.random_tree import PRODUCTS, written_out
 
 from opendas.gls.cells import Domain
+from opendas.gls.information import Extended
 from opendas.gls.operators import Operators, Supported
 from opendas.schema.pl94 import pl94_persons
 from opendas.solvers.least_squares.paired import PairedCurvature
@@ -28,7 +29,7 @@ def random_operators(domain, rng, count):
         size = domain.categories * kind.dimension
         rows = rng.normal(size=(count, len(kind.offsets), size, size))
         stacks.append(rows + np.swapaxes(rows, 2, 3))
-    return Operators(domain, tuple(stacks), np.array([*range(count), 0]))
+    return Operators(domain, Extended(tuple(stacks)), np.array([*range(count), 0]))
 
 
 @pytest.mark.parametrize("name", [*PRODUCTS, "persons"])
@@ -44,7 +45,7 @@ def test_entries_and_products_are_those_of_the_operators(name, seed):
     if name == "persons":
         assert pairs.kind.max() == 1  # Hispanic origin; race is the place
     support = np.sort(rng.choice(domain.cells, min(200, max(1, domain.cells // 2)), replace=False))
-    curvature = pairs.curvature(operators.stacks, operators.which, support)
+    curvature = pairs.curvature(operators.stacks.finite, operators.which, support)
     blocks = curvature.blocks(np.arange(len(support)))
     for c in range(len(operators)):
         np.testing.assert_allclose(blocks[c], written_out(operators, c, support), atol=1e-10)

@@ -8,8 +8,10 @@ geography.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,7 @@ import numpy.typing as npt
 from opendas.arrays import Bools, Floats, Ints
 from opendas.engines.subtree import Part, PartLevel
 from opendas.gls.cells import Domain
+from opendas.gls.information import Extended
 from opendas.gls.model import TreeModel
 from opendas.gls.operators import Operators, numbered
 from opendas.gls.upward import Sums, UpwardMessages, up_statistics
@@ -32,7 +35,7 @@ class Matrices:
     """Operators of consecutive geounits as plain arrays, without the rows and columns that are zero."""
 
     # (u, k d): for each dimension of blocks, the rows that are not zero in all blocks of a different
-    # operator.
+    # operator; where something is infinite, the same of the infinite parts.
     rows: tuple[Bools, ...]
     # (e,): what stands in these rows and columns, block by block, one operator after the other.
     values: tuple[Floats, ...]
@@ -42,18 +45,21 @@ class Matrices:
     def of(cls, operators: Operators) -> Matrices:
         """Take those that a geounit has."""
         used = operators.compact()
-        rows = tuple((stack != 0.0).any(axis=(1, 2)) for stack in used.stacks)
-        values = tuple(stack[_squares(some, stack)] for some, stack in zip(rows, used.stacks, strict=True))
+        stacks = used.stacks.finite + (used.stacks.infinite or ())
+        rows = tuple((stack != 0.0).any(axis=(1, 2)) for stack in stacks)
+        values = tuple(stack[_squares(some, stack)] for some, stack in zip(rows, stacks, strict=True))
         return cls(rows, values, used.which.astype(np.int64))
 
     def within(self, domain: Domain) -> Operators:
         """Return the operators."""
         stacks = []
-        for some, values, kind in zip(self.rows, self.values, domain.kinds, strict=True):
+        kinds = itertools.cycle(domain.kinds)
+        for some, values, kind in zip(self.rows, self.values, kinds, strict=False):
             stack = np.zeros((len(some), *kind.matrices.shape[1:]))
             stack[_squares(some, stack)] = values
             stacks.append(stack)
-        return Operators(domain, tuple(stacks), self.which)
+        finite, infinite = tuple(stacks[: len(domain.kinds)]), tuple(stacks[len(domain.kinds) :])
+        return Operators(domain, Extended(finite, infinite or None), self.which)
 
     def slice(self, start: int, stop: int) -> Matrices:
         """Return those of geounits ``start:stop``."""
@@ -130,64 +136,58 @@ class BelowPart:
     first: int
     precision: Matrices
     linear: Vectors
+    exact_linear: Vectors | None
     weights: Floats
-    exact: tuple[Matrices, Vectors] | None
 
     @classmethod
     def of(cls, statistics: UpwardMessages) -> BelowPart:
         """Take the arrays of a pass."""
         if statistics.linear is None:
             raise AssertionError("a cut is above the leaves")
-        domain, exact = statistics.precision.domain, None
-        if statistics.exact is not None and statistics.exact_linear is not None:
-            exact = Matrices.of(statistics.exact), Vectors.of(domain, statistics.exact_linear)
+        domain, exact_linear = statistics.precision.domain, statistics.exact_linear
         return cls(
             statistics.level,
             statistics.first,
             Matrices.of(statistics.precision),
             Vectors.of(domain, statistics.linear),
+            None if exact_linear is None else Vectors.of(domain, exact_linear),
             statistics.weights,
-            exact,
         )
 
     def within(self, domain: Domain) -> UpwardMessages:
         """Return it for the next pass."""
-        exact = (None, None) if self.exact is None else (part.within(domain) for part in self.exact)
         return UpwardMessages(
             self.level,
             self.first,
             self.precision.within(domain),
             self.linear.within(domain),
             self.weights,
-            *exact,
+            None if self.exact_linear is None else self.exact_linear.within(domain),
         )
 
     def slice(self, start: int, stop: int) -> BelowPart:
         """Return what is known of geounits ``start:stop`` of the level."""
         low, high = start - self.first, stop - self.first
-        exact = self.exact
         return BelowPart(
             self.level,
             start,
             self.precision.slice(low, high),
             self.linear.slice(low, high),
+            None if self.exact_linear is None else self.exact_linear.slice(low, high),
             self.weights[low:high],
-            None if exact is None else (exact[0].slice(low, high), exact[1].slice(low, high)),
         )
 
     @classmethod
     def joined(cls, parts: Sequence[BelowPart]) -> BelowPart:
         """Put together what tasks told of consecutive geounits, in order."""
-        exact = [part.exact for part in parts if part.exact is not None]
+        exact = [part.exact_linear for part in parts if part.exact_linear is not None]
         return cls(
             parts[0].level,
             parts[0].first,
             Matrices.joined([part.precision for part in parts]),
             Vectors.joined([part.linear for part in parts]),
+            Vectors.joined(exact) if exact else None,
             np.concatenate([part.weights for part in parts]),
-            (Matrices.joined([m for m, _ in exact]), Vectors.joined([v for _, v in exact]))
-            if exact
-            else None,
         )
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
@@ -195,32 +195,28 @@ class BelowPart:
         found: dict[str, npt.NDArray[np.generic]] = {
             "place": np.array([self.level, self.first], dtype=np.int64),
             "weights": self.weights,
+            "which": self.precision.which,
         }
-        both = [("known", self.precision, self.linear)]
-        if self.exact is not None:
-            both.append(("exact", *self.exact))
-        for name, matrices, vectors in both:
-            found |= {f"{name} which": matrices.which, f"{name} cells": vectors.rows}
-            found[f"{name} values"] = vectors.values
-            for i, (rows, values) in enumerate(zip(matrices.rows, matrices.values, strict=True)):
-                found |= {f"{name} rows {i}": rows, f"{name} entries {i}": values}
+        for name, vectors in (("linear", self.linear), ("exact", self.exact_linear)):
+            if vectors is not None:
+                found |= {f"{name} cells": vectors.rows, f"{name} values": vectors.values}
+        for i, (rows, values) in enumerate(zip(self.precision.rows, self.precision.values, strict=True)):
+            found |= {f"rows {i}": rows, f"entries {i}": values}
         return found
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[np.generic]]) -> BelowPart:
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> BelowPart:
         """Undo :meth:`arrays`."""
+        kinds = range(sum(key.startswith("rows") for key in arrays))
+        rows, values = (tuple(arrays[f"{what} {i}"] for i in kinds) for what in ("rows", "entries"))
 
-        def both(name: str) -> tuple[Matrices, Vectors]:
-            kinds = range(sum(key.startswith(f"{name} rows") for key in arrays))
-            rows, values = (
-                tuple(arrays[f"{name} {what} {i}"] for i in kinds) for what in ("rows", "entries")
-            )
-            matrices = Matrices(rows, values, arrays[f"{name} which"])  # type: ignore[arg-type]
-            return matrices, Vectors(arrays[f"{name} cells"], arrays[f"{name} values"])  # type: ignore[arg-type]
+        def vectors(name: str) -> Vectors:
+            return Vectors(arrays[f"{name} cells"], arrays[f"{name} values"])
 
         level, first = arrays["place"].tolist()
-        weights: Floats = arrays["weights"]  # type: ignore[assignment]
-        return cls(level, first, *both("known"), weights, both("exact") if "exact which" in arrays else None)
+        precision = Matrices(rows, values, arrays["which"])
+        exact_linear = vectors("exact") if "exact cells" in arrays else None
+        return cls(level, first, precision, vectors("linear"), exact_linear, arrays["weights"])
 
 
 def kept_at_a_cut(model: TreeModel) -> int:

@@ -34,7 +34,7 @@ from opendas.gls.downward import Estimates, down_pass
 from opendas.gls.information import Extended, Stacks, product, regression, summed, symmetric, transposed
 from opendas.gls.kernels import add_multiples
 from opendas.gls.operators import Operators
-from opendas.gls.subtree_estimate import SubtreeEstimates, dual, pooled
+from opendas.gls.subtree_estimate import SubtreeEstimates, pooled
 from opendas.gls.upward import Sweep, conditioned, union
 
 BATCH = 400
@@ -53,17 +53,12 @@ class _Messages:
     @classmethod
     def of(cls, known: SubtreeEstimates, information: Operators | None = None) -> _Messages:
         """Number the different matrices of some geounits."""
-        columns = [known.covariance.which]
-        columns += [] if known.unknown is None else [known.unknown.which]
-        columns += [] if information is None else [information.which]
+        columns = [known.covariance.which, *([] if information is None else [information.which])]
         first, kind = _different(*columns)
         return cls(
             kind,
-            Extended(
-                known.covariance.take(first).expanded(),
-                None if known.unknown is None else known.unknown.take(first).expanded(),
-            ),
-            None if information is None else information.take(first).expanded(),
+            known.covariance.take(first).expanded(),
+            None if information is None else information.take(first).expanded().finite,
             known.mean,
         )
 
@@ -209,11 +204,12 @@ def area_estimates(
     roots = next(down_pass(sweep)) if last else Estimates.joined(list(down_pass(sweep)))
     cuts = np.searchsorted(pairs.area, np.arange(0, count + BATCH, BATCH))
     domain = model.domain
-    means, parts = [np.zeros((0, domain.cells))], []
+    means = [np.zeros((0, domain.cells))]
+    parts = [Extended(tuple(np.zeros((0, *kind.matrices.shape[1:])) for kind in domain.kinds))]
     with one_blas_thread():
         steps = list(_steps(sweep))
         if model.levels[0].joint is None:
-            top = SubtreeEstimates(roots.covariance, roots.unknown, domain.forward(roots.mean))
+            top = SubtreeEstimates(roots.covariance, domain.forward(roots.mean))
         else:
             top = _wholes(sweep, 0, np.arange(len(model.levels[0].joint.totals)))[1]
         for batch, first in enumerate(range(0, count, BATCH)):
@@ -222,13 +218,8 @@ def area_estimates(
             found, mean = _carry(steps, _Messages.of(top), some, min(BATCH, count - first), domain)
             parts.append(found)
             means.append(np.zeros((0, domain.cells)) if mean is None else domain.backward(mean))
-    empty = [Extended(tuple(np.zeros((0, *kind.matrices.shape[1:])) for kind in domain.kinds))]
-    finite = [np.concatenate(stacks) for stacks in zip(*(p.finite for p in empty + parts), strict=True)]
-    unknown = None
-    if any(part.infinite is not None for part in parts):
-        loose = [part.infinite or tuple(np.zeros_like(stack) for stack in part.finite) for part in parts]
-        unknown = Operators.of(domain, [np.concatenate(stacks) for stacks in zip(*loose, strict=True)])
-    return Estimates(-1, 0, np.concatenate(means), Operators.of(domain, finite), unknown)
+    covariance = Operators.of(domain, Extended.joined(parts))
+    return Estimates(-1, 0, np.concatenate(means), covariance)
 
 
 def _steps(sweep: Sweep) -> Iterator[_Step]:
@@ -266,7 +257,7 @@ def _children(sweep: Sweep, number: int, chosen: Ints) -> tuple[SubtreeEstimates
     model, level = sweep.model, sweep.model.levels[number]
     together = sweep.below[number].known(model.domain, chosen)
     allowed, plain = level.patterns[level.pattern[chosen]], model.plain_below[number]
-    return together, dual(together.covariance, together.unknown, allowed, plain=plain)[0]
+    return together, together.covariance.dual(allowed, plain=plain)
 
 
 def _wholes(sweep: Sweep, number: int, chosen: Ints) -> tuple[SubtreeEstimates, SubtreeEstimates, Operators]:
@@ -281,7 +272,7 @@ def _wholes(sweep: Sweep, number: int, chosen: Ints) -> tuple[SubtreeEstimates, 
     allowed = level.patterns[level.pattern[parts]]
     together = pooled(sweep.known(number, parts), sizes, allowed)
     some = union(allowed, sizes)
-    information, _ = dual(together.covariance, together.unknown, some, plain=False)
+    information = together.covariance.dual(some, plain=False)
     return together, conditioned(model, number, chosen, together, some), information
 
 
@@ -308,11 +299,10 @@ def _carry(
         if top.covariance.infinite is not None:
             loose = loose + product(product(gain, top.covariance.infinite[number][parts.kind]), back)
         infinite.append(summed(counts, loose)[which])
-    unknown = tuple(infinite) if any(stack.any() for stack in infinite) else None
     mean = None
     if top.mean is not None and domain is not None:
         mean = _totals(domain, top.mean[pairs.geounit], carried, pairs.slot, pairs.weight, pairs.area, areas)
-    return Extended(tuple(finite), unknown), mean
+    return Extended.of(finite, infinite), mean
 
 
 def _gather(pairs: _Pairs, parent: Ints, leaves: Ints) -> tuple[_Pairs, Ints, Ints, Ints]:
@@ -430,7 +420,7 @@ def _totals(
 
 
 def _applied(domain: Domain, stacks: Stacks, which: Ints, x: Floats) -> Floats:
-    return Operators(domain, stacks, which).apply_blocks(x)
+    return Operators(domain, Extended(stacks), which).apply_blocks(x)
 
 
 def _add(values: Floats, which: Ints, weight: Floats, row: Ints, out: Floats) -> None:

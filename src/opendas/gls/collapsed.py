@@ -322,20 +322,8 @@ def _step(
     own: Extended, upper: UpwardMessage, level: CollapsedLevel, family: Ints, given: Extended
 ) -> Extended:
     """Return the same where directions may be exact or unknown."""
-    total, below = upper.sums
-    finite, infinite = [], []
-    for number, stack in enumerate(own.finite):
-        unknown = (
-            None if own.infinite is None else own.infinite[number][level.subtree],
-            None if total.infinite is None else total.infinite[number][family][level.parent],
-            None if given.infinite is None else given.infinite[number][level.parent],
-        )
-        s, j = (one.finite[number][family][level.parent] for one in (total, below))
-        var = given.finite[number][level.parent]
-        _, found, lost = conditional(stack[level.subtree], s, j, var, unknown)
-        finite.append(found)
-        infinite.append(lost)
-    return Extended(tuple(finite), tuple(infinite) if any(lost.any() for lost in infinite) else None)
+    total, below = (one.take(family[level.parent]) for one in upper.sums)
+    return conditional(own.take(level.subtree), total, below, given.take(level.parent))[1]
 
 
 def covariances(tree: CollapsedTree, information: Sequence[Extended]) -> tuple[Extended, ...]:

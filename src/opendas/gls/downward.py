@@ -21,10 +21,10 @@ import numpy as np
 
 from opendas.arrays import Bools, Floats, Ints
 from opendas.arrays.blas import one_blas_thread
-from opendas.gls.information import conditional, symmetric
+from opendas.gls.information import Extended, conditional, symmetric
 from opendas.gls.kernels import add_applied
 from opendas.gls.operators import Operators
-from opendas.gls.subtree_estimate import SubtreeEstimates, dual, pooled
+from opendas.gls.subtree_estimate import SubtreeEstimates, pooled
 from opendas.gls.upward import (
     Sweep,
     chunks,
@@ -42,8 +42,7 @@ class Estimates:
     first: int
     # (g, n): unbiased estimates; zero outside the allowed cells, and without meaning in unknown directions.
     mean: Floats
-    covariance: Operators  # their covariances
-    unknown: Operators | None = None  # positive on directions that no measurement sees; None for none
+    covariance: Operators  # their covariances, infinite in directions that no measurement sees
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -51,20 +50,17 @@ class Estimates:
     @classmethod
     def joined(cls, parts: Sequence[Estimates]) -> Estimates:
         """Put together the estimates of several runs of geounits of one level, in order."""
-        unknown = [part.unknown for part in parts if part.unknown is not None]
         return cls(
             parts[0].level,
             parts[0].first,
             np.concatenate([part.mean for part in parts]),
             Operators.joined([part.covariance for part in parts]),
-            Operators.joined(unknown) if unknown else None,
         )
 
     def take(self, start: int, stop: int) -> Estimates:
         """Return geounits ``start:stop``, by their numbers in the whole level."""
         here = slice(start - self.first, stop - self.first)
-        unknown = None if self.unknown is None else self.unknown.take(here)
-        return Estimates(self.level, start, self.mean[here], self.covariance.take(here), unknown)
+        return Estimates(self.level, start, self.mean[here], self.covariance.take(here))
 
 
 def down_pass(sweep: Sweep) -> Iterator[Estimates]:
@@ -113,7 +109,7 @@ def _level(sweep: Sweep, number: int, first: int, last: int, above: Estimates | 
         here = slice(int(parents[0]), int(parents[-1]) + 1)
         together = sweep.below[number - 1].known(domain, here)
         upper = above.take(here.start, here.stop)
-        given = SubtreeEstimates(upper.covariance, upper.unknown, domain.forward(upper.mean))
+        given = SubtreeEstimates(upper.covariance, domain.forward(upper.mean))
     if level.joint is not None:
         chosen = level.joint.group[first + starts[:-1]].astype(np.int64)
         parts = pooled(own, starts, allowed)
@@ -130,7 +126,7 @@ def _level(sweep: Sweep, number: int, first: int, last: int, above: Estimates | 
         plain = model.plain_below[number - 1]
         given = _step(given, together, union(allowed, starts), own, _numbered(starts), plain=plain)
     mean = domain.unplaced(domain.from_blocks(given.mean, allowed))
-    return Estimates(number, first, mean, given.covariance, given.unknown)
+    return Estimates(number, first, mean, given.covariance)
 
 
 def _numbered(starts: Ints) -> Ints:
@@ -154,13 +150,13 @@ def _step(
     - `own`: what each child's subtree says.
     - `family` (g,): parent of each child, as a position in `given`.
     """
-    information, _ = dual(together.covariance, together.unknown, allowed, plain=plain)
+    information = together.covariance.dual(allowed, plain=plain)
     if plain:
         pull = information.apply_blocks(given.mean - together.mean)
         mean = own.mean  # nobody else has it
-        for stack, kind in zip(own.covariance.stacks, own.domain.kinds, strict=True):
+        for stack, kind in zip(own.covariance.stacks.finite, own.domain.kinds, strict=True):
             add_applied(pull, family, stack, own.covariance.which, kind.placement, mean)
-        return SubtreeEstimates(_plain_covariance(given, information, own.covariance, family), None, mean)
+        return SubtreeEstimates(_plain_covariance(given, information, own.covariance, family), mean)
     return _loose_step(given, together, information, own, family)
 
 
@@ -168,18 +164,20 @@ def _plain_covariance(
     given: SubtreeEstimates, information: Operators, own: Operators, family: Ints
 ) -> Operators:
     """Return ``V + V K V`` of each child, once for each pair of a parent and a matrix."""
-    count = len(own.stacks[0])
+    count = len(own.stacks)
     pairs, which = np.unique(family * count + own.which, return_inverse=True)
     parent, matrix = np.divmod(pairs, count)
     stacks = []
-    for v, j, var in zip(own.stacks, information.stacks, given.covariance.stacks, strict=True):
+    for v, j, var in zip(
+        own.stacks.finite, information.stacks.finite, given.covariance.stacks.finite, strict=True
+    ):
         per_parent = j[information.which]
         k = per_parent @ var[given.covariance.which] @ per_parent - per_parent
         here = v[matrix]
         found = here @ k[parent] @ here
         found += here
         stacks.append(symmetric(found))
-    return Operators(own.domain, tuple(stacks), which.ravel().astype(np.int64))
+    return Operators(own.domain, Extended(tuple(stacks)), which.ravel().astype(np.int64))
 
 
 def _loose_step(
@@ -194,22 +192,10 @@ def _loose_step(
     Where several children are unknown, what the parent says of them is shared out; the shares themselves stay
     unknown (:func:`opendas.gls.information.regression`).
     """
-    domain = own.domain
-    apart = given.mean - together.mean
-    every = np.arange(len(family), dtype=np.int64)
-    finite, infinite, gains = [], [], []
-    for number in range(len(domain.kinds)):
-        unknown = (
-            None if own.unknown is None else own.unknown.matrices(number),
-            None if together.unknown is None else together.unknown.matrices(number)[family],
-            None if given.unknown is None else given.unknown.matrices(number)[family],
-        )
-        s, j, var = (
-            one.matrices(number)[family] for one in (together.covariance, information, given.covariance)
-        )
-        gain, found, lost = conditional(own.covariance.matrices(number), s, j, var, unknown)
-        finite.append(found)
-        infinite.append(lost)
-        gains.append(np.ascontiguousarray(gain))
-    mean = own.mean + Operators(domain, tuple(gains), every).apply_blocks(apart[family])
-    return SubtreeEstimates(Operators.of(domain, finite), Operators.of(domain, infinite), mean)
+    above = (together.covariance, information, given.covariance)
+    gains, covariance = conditional(
+        own.covariance.expanded(), *(operators.take(family).expanded() for operators in above)
+    )
+    pull = Operators.of(own.domain, Extended(tuple(np.ascontiguousarray(gain) for gain in gains)))
+    mean = own.mean + pull.apply_blocks((given.mean - together.mean)[family])
+    return SubtreeEstimates(Operators.of(own.domain, covariance), mean)

@@ -10,6 +10,8 @@ Axes: ``c`` classes of geounits, ``b`` blocks of one dimension, ``d`` that dimen
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -123,15 +125,36 @@ class Extended:
             return Extended(finite, other.infinite if self.infinite is None else self.infinite)
         return Extended(finite, tuple(a + b for a, b in zip(self.infinite, other.infinite, strict=True)))
 
+    @classmethod
+    def of(cls, finite: Sequence[Floats], infinite: Sequence[Floats]) -> Extended:
+        """Return matrices whose infinite parts may be zero everywhere."""
+        return cls(tuple(finite), tuple(infinite) if any(stack.any() for stack in infinite) else None)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Extended]) -> Extended:
+        """Return the matrices of several runs of classes, one after the other."""
+        finite = tuple(np.concatenate(stacks) for stacks in zip(*(p.finite for p in parts), strict=True))
+        if all(part.infinite is None for part in parts):
+            return cls(finite)
+        infinite = (part.infinite or tuple(np.zeros_like(stack) for stack in part.finite) for part in parts)
+        return cls(finite, tuple(np.concatenate(stacks) for stacks in zip(*infinite, strict=True)))
+
+    def each(self, act: Callable[[Floats], Floats]) -> Extended:
+        """Return what a linear function makes of every stack."""
+        infinite = None if self.infinite is None else tuple(act(stack) for stack in self.infinite)
+        return Extended(tuple(act(stack) for stack in self.finite), infinite)
+
     def take(self, chosen: Ints) -> Extended:
         """Return the matrices of some classes."""
-        infinite = None if self.infinite is None else tuple(stack[chosen] for stack in self.infinite)
-        return Extended(tuple(stack[chosen] for stack in self.finite), infinite)
+        return self.each(lambda stack: stack[chosen])
 
     def summed(self, counts: sparse.csr_array) -> Extended:
         """Return sums over classes; `counts` says how often each enters, (sums, c)."""
-        infinite = None if self.infinite is None else tuple(summed(counts, stack) for stack in self.infinite)
-        return Extended(tuple(summed(counts, stack) for stack in self.finite), infinite)
+        return self.each(lambda stack: summed(counts, stack))
+
+    def parts(self) -> Iterator[tuple[Floats, Floats | None]]:
+        """Yield the finite and the infinite part of each dimension of blocks."""
+        yield from zip(self.finite, self.infinite or itertools.repeat(None), strict=False)
 
     def dual(self, *, plain: bool = False) -> Extended:
         """Return the inverse: covariance from information, or information from covariance.
@@ -143,15 +166,11 @@ class Extended:
         """
         if plain:
             return Extended(tuple(_inverse(stack) for stack in self.finite))
-        loose: tuple[Floats | None, ...] = self.infinite or (None,) * len(self.finite)
-        pairs = [
+        pairs = (
             (_dual_numbers if finite.shape[-1] == 1 else _dual_matrices)(finite, infinite)
-            for finite, infinite in zip(self.finite, loose, strict=True)
-        ]
-        unknown = tuple(pair[1] for pair in pairs)
-        return Extended(
-            tuple(pair[0] for pair in pairs), unknown if any(stack.any() for stack in unknown) else None
+            for finite, infinite in self.parts()
         )
+        return Extended.of(*zip(*pairs, strict=True))
 
 
 def summed(counts: sparse.csr_array, stack: Floats) -> Floats:
@@ -212,27 +231,25 @@ def regression(
 
 
 def conditional(
-    own: Floats,
-    total: Floats,
-    information: Floats,
-    given: Floats,
-    unknown: tuple[Floats | None, Floats | None, Floats | None],
-) -> tuple[Floats, Floats, Floats]:
+    own: Extended, total: Extended, information: Extended, given: Extended
+) -> tuple[Stacks, Extended]:
     """Take one step down a tree: from the estimates of parents from all measurements to those of children.
 
-    - `own`, `total`, `information`, `given` (c, b, d, d): ``V`` of each child from its subtree, ``S`` of the
-      sum of its family and the inverse, ``Var`` of its parent.
-    - `unknown`, three (c, b, d, d) or None: the unknown directions of `own`, `total` and `given`; None for
-      none.
-    - Returns `gain`, `covariance`, `unknown` (c, b, d, d): ``V S^-1``, and ``Var`` of each child: ``V + V
-      (S^-1 Var S^-1 - S^-1) V``, where nothing is unknown.
+    - `own`, `total`, `information`, `given`: ``V`` of each child from its subtree, ``S`` of the sum of its
+      family and the inverse, ``Var`` of its parent.
+    - Returns `gain`, `covariance`: ``V S^-1``, and ``Var`` of each child: ``V + V (S^-1 Var S^-1 - S^-1) V``,
+      where nothing is unknown.
     """
-    mine, sums, above = unknown
-    loose = None if mine is None or sums is None else (mine, mine, sums)
-    step = regression(own, own, total, information, loose)
-    back = transposed(step.gain)
-    lost = np.zeros_like(own) if step.loose is None else step.loose
-    if above is not None:
-        lost = lost + product(product(step.gain, above), back)
-    found = without_rounding(product(product(step.gain, given), back) + step.rest, own)
-    return step.gain, found, lost
+    gains, finite, infinite = [], [], []
+    for (v, mine), (s, sums), j, (var, above) in zip(
+        own.parts(), total.parts(), information.finite, given.parts(), strict=True
+    ):
+        step = regression(v, v, s, j, None if mine is None or sums is None else (mine, mine, sums))
+        back = transposed(step.gain)
+        lost = np.zeros_like(v) if step.loose is None else step.loose
+        if above is not None:
+            lost = lost + product(product(step.gain, above), back)
+        gains.append(step.gain)
+        finite.append(without_rounding(product(product(step.gain, var), back) + step.rest, v))
+        infinite.append(lost)
+    return tuple(gains), Extended.of(finite, infinite)

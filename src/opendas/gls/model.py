@@ -20,6 +20,7 @@ from opendas.constraints.table import ConstraintTable, JointTotal
 from opendas.errors import EstimationError
 from opendas.geography.spine import Spine
 from opendas.gls.cells import Domain
+from opendas.gls.information import Extended, Stacks
 from opendas.gls.operators import Operators, mask_codes
 from opendas.measurement.plan import MeasurementPlan
 from opendas.schema.product import Product
@@ -227,10 +228,18 @@ class TreeModel:
 
     @cached_property
     def own_information(self) -> tuple[Operators, ...]:
-        """Per level, the information of each class of noise, before any mask: operators (c)."""
-        return tuple(
-            Operators.of(self.domain, self.domain.information(level.weights)) for level in self.levels
-        )
+        """Per level, the information of each class of noise, before any mask: operators (c).
+
+        Infinite where something is published exactly.
+        """
+        found = []
+        for level in self.levels:
+            held = self.exact_information([exact.query for exact in level.exact]) if level.exact else None
+            stacks = Extended(self.domain.information(level.weights), held)
+            if held is not None:
+                stacks = replace(stacks, infinite=tuple(np.repeat(s, len(stacks), axis=0) for s in held))
+            found.append(Operators.of(self.domain, stacks))
+        return tuple(found)
 
     @cached_property
     def rows(self) -> tuple[npt.NDArray[np.int32], ...]:
@@ -249,17 +258,12 @@ class TreeModel:
         """Return a weight with which ``Q'Q`` is of the order of one; exact answers have none of theirs."""
         return self.queries[query].size / self.domain.cells
 
-    def exact_operator(self, queries: Sequence[int]) -> Operators:
-        """Return one operator: positive on what some query groups see."""
+    def exact_information(self, queries: Sequence[int]) -> Stacks:
+        """Return ``M``: one matrix for each block, positive on what some query groups see."""
         weights = np.zeros((1, len(self.queries)))
         for query in queries:
             weights[0, query] = self.unit_weight(query)
-        return Operators.of(self.domain, self.domain.information(weights))
-
-    def exact_information(self, level: int, geounits: int) -> Operators:
-        """Return ``M`` of the exact answers of a level, before any mask, the same for all its geounits."""
-        held = self.exact_operator([exact.query for exact in self.levels[level].exact])
-        return held.take(np.zeros(geounits, dtype=np.int64))
+        return self.domain.information(weights)
 
     def sizes(self, level: int) -> tuple[int, ...]:
         """Return the number of rows of each query group that is measured at a level."""

@@ -1,5 +1,9 @@
 """Many symmetric operators on cells, as stacks of small matrices, equal ones stored once.
 
+An operator may be infinite in some directions (:class:`opendas.gls.information.Extended`): information where
+something is published exactly, a covariance where nothing is known. What operators are applied to, they are
+applied to with their finite part.
+
 Axes as in :mod:`opendas.gls.cells`: ``N`` operators, ``U`` different ones, ``s`` support cells.
 """
 
@@ -15,20 +19,18 @@ import numpy.typing as npt
 from opendas.arrays import Bools, Floats, Ints
 from opendas.errors import EstimationError
 from opendas.gls.cells import Domain
+from opendas.gls.information import Extended, Stacks
 from opendas.gls.kernels import add_multiples, apply_blocks, invert, supported
 from opendas.solvers.least_squares.paired import PairedCurvature
 
-Stacks = tuple[Floats, ...]
 
+def inverse(stack: Floats, rows: Bools) -> Floats:
+    """Invert matrices on some rows and columns, bool (U, s), with zeros elsewhere.
 
-def inverse(stack: Floats, allowed: Bools, dimension: int) -> Floats:
-    """Invert matrices on the allowed rows, with zeros elsewhere.
-
-    - `stack` (U, b, k d, k d): zero outside the allowed rows and columns, positive definite inside.
-    - `allowed` (U, k).
+    `stack` (U, b, s, s): zero outside these rows and columns, positive definite inside.
     """
     found = np.zeros_like(stack)
-    if not invert(stack, np.repeat(allowed, dimension, axis=1), found):
+    if not invert(stack, rows, found):
         raise EstimationError("what is known of a geounit is not positive definite where it was found to be")
     return found
 
@@ -38,27 +40,29 @@ class Operators:
     """Symmetric operators of N geounits."""
 
     domain: Domain
-    stacks: Stacks  # (U, b, k d, k d): the different operators, one stack for each dimension of blocks
+    stacks: Extended  # (U, b, k d, k d): the different operators
     which: Ints  # (N,): which of them each geounit has
 
     @classmethod
-    def of(cls, domain: Domain, stacks: Sequence[Floats]) -> Operators:
+    def of(cls, domain: Domain, stacks: Extended) -> Operators:
         """Return operators that are all stored."""
-        return cls(domain, tuple(stacks), np.arange(len(stacks[0]), dtype=np.int64))
+        return cls(domain, stacks, np.arange(len(stacks), dtype=np.int64))
 
     @classmethod
     def joined(cls, parts: Sequence[Operators]) -> Operators:
         """Return the operators of several runs of geounits, one after the other."""
-        sizes = [len(part.stacks[0]) for part in parts]
-        shifts = np.cumsum([0, *sizes[:-1]])
-        return cls(
-            parts[0].domain,
-            tuple(np.concatenate(stacks) for stacks in zip(*(p.stacks for p in parts), strict=True)),
-            np.concatenate([part.which + shift for part, shift in zip(parts, shifts, strict=True)]),
-        )
+        shifts = np.cumsum([0, *(len(part.stacks) for part in parts[:-1])])
+        which = np.concatenate([part.which + shift for part, shift in zip(parts, shifts, strict=True)])
+        return cls(parts[0].domain, Extended.joined([part.stacks for part in parts]), which)
 
     def __len__(self) -> int:
         return len(self.which)
+
+    @property
+    def infinite(self) -> Operators | None:
+        """Operators that are positive where these are infinite; None for nowhere."""
+        stacks = self.stacks.infinite
+        return None if stacks is None else Operators(self.domain, Extended(stacks), self.which)
 
     def take(self, index: npt.NDArray[np.integer] | slice) -> Operators:
         """Return the operators of some geounits; nothing is copied but their numbers."""
@@ -67,26 +71,23 @@ class Operators:
     def compact(self) -> Operators:
         """Return the same operators without those that no geounit has."""
         used, which = np.unique(self.which, return_inverse=True)
-        return Operators(self.domain, tuple(stack[used] for stack in self.stacks), which.ravel())
+        return Operators(self.domain, self.stacks.take(used), which.ravel())
 
-    def matrices(self, number: int) -> Floats:
-        """Return every geounit's matrices of one dimension of blocks, float64 (N, b, k d, k d)."""
-        return self.stacks[number][self.which]
-
-    def expanded(self) -> Stacks:
-        """Return every geounit's matrices, float64 (N, b, k d, k d) for each dimension."""
-        return tuple(stack[self.which] for stack in self.stacks)
+    def expanded(self) -> Extended:
+        """Return every geounit's matrices, (N, b, k d, k d) for each dimension."""
+        return self.stacks.take(self.which)
 
     def sum(self, starts: Ints) -> Operators:
         """Return sums over geounits ``starts[i]:starts[i + 1]``, in their order."""
-        return Operators.of(self.domain, [_segments(stack, self.which, starts) for stack in self.stacks])
+        ones = np.ones(len(self.which))
+        return Operators.of(self.domain, self.stacks.each(lambda s: _multiples(s, self.which, ones, starts)))
 
     def pooled(self, starts: Ints) -> Operators:
         """Return sums over geounits ``starts[i]:starts[i + 1]``, equal ones counted and multiplied.
 
         In the order in which the different operators are stored; equal sums are stored once.
         """
-        count = len(self.stacks[0])
+        count = len(self.stacks)
         family = np.repeat(np.arange(len(starts) - 1, dtype=np.int64), np.diff(starts))
         pairs, times = np.unique(family * count + self.which, return_counts=True)
         family, kind = np.divmod(pairs, count)
@@ -106,49 +107,61 @@ class Operators:
         sizes = np.diff(cuts)[chosen]
         entry = np.repeat(cuts[chosen], sizes) + _within(sizes)
         indptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        stacks = []
-        for stack in self.stacks:
-            flat = stack.reshape(count, -1)
-            out = np.zeros((len(first), flat.shape[1]))
-            add_multiples(flat, kind[entry], times[entry].astype(np.float64), indptr, out)
-            stacks.append(out.reshape(len(first), *stack.shape[1:]))
-        return Operators(self.domain, tuple(stacks), which)
+        multiple = times[entry].astype(np.float64)
+        stacks = self.stacks.each(lambda stack: _multiples(stack, kind[entry], multiple, indptr))
+        return Operators(self.domain, stacks, which)
 
     def __add__(self, other: Operators) -> Operators:
         """Add operators of the same geounits; pairs of equal ones are added once."""
-        others = max(1, len(other.stacks[0]))
-        found, _, which = numbered(self.which * others + other.which, len(self.stacks[0]) * others)
+        others = max(1, len(other.stacks))
+        found, _, which = numbered(self.which * others + other.which, len(self.stacks) * others)
         left, right = np.divmod(found, others)
-        stacks = tuple(a[left] + b[right] for a, b in zip(self.stacks, other.stacks, strict=True))
-        return Operators(self.domain, stacks, which)
+        return Operators(self.domain, self.stacks.take(left) + other.stacks.take(right), which)
 
     def masked(self, allowed: Bools) -> Operators:
         """Return the operators with zeros outside the allowed categories, bool (N, k)."""
         first, which, of_row = _pairs(self.which, allowed)
         rows = allowed[first]
-        stacks = []
-        for stack, kind in zip(self.stacks, self.domain.kinds, strict=True):
-            wide = np.repeat(rows, kind.dimension, axis=1)
-            stacks.append(stack[which] * wide[:, None, :, None] * wide[:, None, None, :])
-        return Operators(self.domain, tuple(stacks), of_row)
 
-    def inverse(self, allowed: Bools) -> Operators:
-        """Return the inverse on the allowed categories, bool (N, k), zero elsewhere.
+        def cut(stack: Floats) -> Floats:
+            wide = _wide(rows, stack)
+            return stack[which] * wide[:, None, :, None] * wide[:, None, None, :]
 
-        The operators must be zero outside and positive definite inside. Equal ones are inverted once.
+        return Operators(self.domain, self.stacks.each(cut), of_row)
+
+    def dual(self, allowed: Bools, *, plain: bool) -> Operators:
+        """Invert information to covariance, or covariance to information, on the allowed categories.
+
+        The operators must be zero outside, and so are the inverses. Equal ones are inverted once. A direction
+        in which an operator is zero is one in which its inverse is infinite, and the other way round.
+
+        - `allowed` (N, k).
+        - `plain`: every operator is positive definite on its allowed categories, and infinite nowhere.
         """
         first, which, of_row = _pairs(self.which, allowed)
-        rows = allowed[first]
-        stacks = tuple(
-            inverse(stack[which], rows, kind.dimension)
-            for stack, kind in zip(self.stacks, self.domain.kinds, strict=True)
-        )
-        return Operators(self.domain, stacks, of_row)
+        rows, given = allowed[first], self.stacks.take(which)
+        if plain:
+            inverses = Extended(tuple(inverse(stack, _wide(rows, stack)) for stack in given.finite))
+            return Operators(self.domain, inverses, of_row)
+        filled = tuple(_set_apart(stack, _wide(rows, stack)) for stack in given.finite)
+        found = Extended(filled, given.infinite).dual()
+        finite, infinite = [], []
+        for stack, (result, unknown) in zip(given.finite, found.parts(), strict=True):
+            wide = _wide(rows, stack)
+            keep = wide[:, None, :, None] & wide[:, None, None, :]
+            result = np.where(keep, result, 0.0)
+            # An eigenvalue of the inverse is at least one over the trace: anything less is rounding, and
+            # would be taken for a direction known almost exactly one level further.
+            least = np.trace(stack, axis1=2, axis2=3)
+            result[np.trace(result, axis1=2, axis2=3) * least < 0.5] = 0.0
+            finite.append(result)
+            infinite.append(np.zeros_like(stack) if unknown is None else np.where(keep, unknown, 0.0))
+        return Operators(self.domain, Extended(tuple(finite), tuple(infinite)), of_row)
 
     def apply_blocks(self, x: Floats) -> Floats:
         """Return ``A x`` of coordinates in block order, float64 (N, k, e)."""
         out = np.empty_like(x)
-        for stack, kind in zip(self.stacks, self.domain.kinds, strict=True):
+        for stack, kind in zip(self.stacks.finite, self.domain.kinds, strict=True):
             apply_blocks(x, stack, self.which, kind.placement, out)
         return out
 
@@ -159,7 +172,7 @@ class Operators:
     def on_support(self, support: npt.NDArray[np.integer]) -> Supported | PairedCurvature:
         """Return the operators on some cells, for solvers: as sums over places where they can be."""
         pairs = self.domain.pairs
-        found = None if pairs is None else pairs.curvature(self.stacks, self.which, support)
+        found = None if pairs is None else pairs.curvature(self.stacks.finite, self.which, support)
         return found or Supported.build(self, np.asarray(support, dtype=np.int64))
 
 
@@ -214,12 +227,27 @@ def _within(sizes: Ints) -> Ints:
     return np.arange(int(sizes.sum())) - np.repeat(starts, sizes)
 
 
-def _segments(stack: Floats, which: Ints, starts: Ints) -> Floats:
+def _multiples(stack: Floats, which: Ints, times: Floats, starts: Ints) -> Floats:
+    """Return the sums of ``times[j] * stack[which[j]]``, ``j`` in ``starts[i]:starts[i + 1]``, in order."""
     size = int(np.prod(stack.shape[1:]))
-    flat = stack.reshape(len(stack), size)
     out = np.zeros((len(starts) - 1, size))
-    add_multiples(flat, which, np.ones(len(which)), starts, out)
+    add_multiples(stack.reshape(len(stack), size), which, times, starts, out)
     return out.reshape(len(out), *stack.shape[1:])
+
+
+def _wide(allowed: Bools, stack: Floats) -> Bools:
+    """Return which rows of the matrices of a stack stand for allowed categories, bool (U, k d)."""
+    return np.repeat(allowed, stack.shape[-1] // allowed.shape[1], axis=1)
+
+
+def _set_apart(stack: Floats, wide: Bools) -> Floats:
+    """Give what is not allowed an eigenvalue of the size of the others."""
+    size = stack.shape[-1]
+    scale = np.trace(stack, axis1=2, axis2=3) / np.maximum(wide.sum(axis=1), 1)[:, None]
+    scale[scale == 0.0] = 1.0
+    filled = stack.copy()
+    filled[:, :, np.arange(size), np.arange(size)] += np.where(wide[:, None, :], 0.0, scale[:, :, None])
+    return filled
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +274,7 @@ class Supported:
         used, category = np.unique(category, return_inverse=True)
         small = operators.compact()
         stacks = []
-        for stack, kind in zip(small.stacks, domain.kinds, strict=True):
+        for stack, kind in zip(small.stacks.finite, domain.kinds, strict=True):
             rows = (used[:, None] * kind.dimension + np.arange(kind.dimension)).ravel()
             stacks.append(np.ascontiguousarray(stack[:, :, rows[:, None], rows]))
         every = np.ones((len(operators), len(used)), dtype=bool)

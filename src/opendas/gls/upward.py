@@ -24,10 +24,11 @@ from opendas.arrays import Bools, Floats, Ints
 from opendas.arrays.blas import one_blas_thread
 from opendas.errors import EstimationError
 from opendas.gls.cells import Domain
+from opendas.gls.information import Extended
 from opendas.gls.kernels import add_groups, add_integers, add_multiples, spread
 from opendas.gls.model import ModelLevel, Range, TreeModel
 from opendas.gls.operators import Operators
-from opendas.gls.subtree_estimate import SubtreeEstimates, dual, pooled, subtree_estimates
+from opendas.gls.subtree_estimate import SubtreeEstimates, pooled, subtree_estimates
 
 Full = Callable[[int, int, int], list[Ints]]
 """All answers, int64 (geounits, m_q), of each measured query group: of (level, first, geounits)."""
@@ -48,16 +49,16 @@ class UpwardMessages:
 
     level: int
     first: int
-    precision: Operators  # ``P*`` of each geounit, zero outside its allowed cells
+    # ``P*`` of each geounit, zero outside its allowed cells; infinite where ``M`` is positive: on what the
+    # subtree knows exactly. A solver that holds the constraints of the run needs no more: what is exact is
+    # among them, or follows from them.
+    precision: Operators
     # (g, n): ``b*``, zero outside the allowed cells. None at the leaves, where it is that of a geounit's own
     # answers and found when needed (:func:`placed_linear`).
     linear: Floats | None
     # (g, q): weight that each query group would have in ``P*`` if nothing were masked and all children were
     # alike.
     weights: Floats
-    # ``M``: positive on what the subtree knows exactly; None where nothing is. A solver that holds the
-    # constraints of the run needs no more: what is exact is among them, or follows from them.
-    exact: Operators | None = None
     exact_linear: Floats | None = None  # (g, n): ``r``, with ``M x = r``. None at the leaves.
 
     def __len__(self) -> int:
@@ -76,18 +77,16 @@ class ChildSums:
     # level, first: of the parents.
     level: int
     first: int
-    covariance: Operators  # ``S``, one for each parent
+    covariance: Operators  # ``S``, one for each parent, infinite in what the children leave unknown
     mean: Floats  # (g, n): ``y``
     weights: Floats  # (g, q): one over the sum, over the children, of one over their weights
-    unknown: Operators | None = None  # positive on directions that the children leave unknown; None for none
 
     def __len__(self) -> int:
         return len(self.covariance)
 
     def known(self, domain: Domain, chosen: Ints | slice) -> SubtreeEstimates:
         """Return the sums below some geounits, by their places here."""
-        unknown = None if self.unknown is None else self.unknown.take(chosen)
-        return SubtreeEstimates(self.covariance.take(chosen), unknown, domain.forward(self.mean[chosen]))
+        return SubtreeEstimates(self.covariance.take(chosen), domain.forward(self.mean[chosen]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,10 +212,7 @@ def _leaves(model: TreeModel, start: int, stop: int) -> UpwardMessages:
     own = level.own[start - level.first : stop - level.first]
     allowed = level.allowed(start, stop)
     precision = model.own_information[-1].take(own).masked(allowed)
-    exact = None
-    if level.exact:
-        exact = model.exact_information(len(model.levels) - 1, stop - start).masked(allowed)
-    return UpwardMessages(len(model.levels) - 1, start, precision, None, level.weights[own], exact)
+    return UpwardMessages(len(model.levels) - 1, start, precision, None, level.weights[own])
 
 
 def _inner(
@@ -225,22 +221,20 @@ def _inner(
     level, domain = model.levels[number], model.domain
     step = _step(model)
     linear = np.empty((stop - start, domain.cells))
-    parts: list[tuple[Operators, Operators | None, Floats | None]] = []
+    precisions, exact_linears = [], []
     for low in range(start, stop, step):
         high = min(low + step, stop)
-        found = _inner_part(model, number, low, high, full, below)
-        linear[low - start : high - start] = domain.unplaced(found[1])
-        exact_linear = None if found[3] is None else domain.unplaced(found[3])
-        parts.append((found[0], found[2], exact_linear))
-    exact = [part[1] for part in parts if part[1] is not None]
-    exact_linears = [part[2] for part in parts if part[2] is not None]
+        precision, found, exact_linear = _inner_part(model, number, low, high, full, below)
+        precisions.append(precision)
+        linear[low - start : high - start] = domain.unplaced(found)
+        if exact_linear is not None:
+            exact_linears.append(domain.unplaced(exact_linear))
     return UpwardMessages(
         number,
         start,
-        Operators.joined([part[0] for part in parts]),
+        Operators.joined(precisions),
         linear,
         level.weights[level.own[start - level.first : stop - level.first]] + below.weights,
-        Operators.joined(exact) if exact else None,
         np.concatenate(exact_linears) if exact_linears else None,
     )
 
@@ -252,28 +246,25 @@ def _step(model: TreeModel) -> int:
 
 def _inner_part(
     model: TreeModel, number: int, start: int, stop: int, full: Full, below: ChildSums
-) -> tuple[Operators, Floats, Operators | None, Floats | None]:
-    """Return ``P*``, ``b*``, ``M`` and ``r`` of some inner geounits, vectors by dense category."""
+) -> tuple[Operators, Floats, Floats | None]:
+    """Return ``P*``, ``b*`` and ``r`` of some inner geounits, vectors by dense category."""
     level, domain = model.levels[number], model.domain
     here, there = (slice(start - first, stop - first) for first in (level.first, below.first))
     own, allowed = level.own[here], level.allowed(start, stop)
-    unknown = None if below.unknown is None else below.unknown.take(there)
-    information, exact = dual(below.covariance.take(there), unknown, allowed, plain=model.plain_below[number])
+    information = below.covariance.take(there).dual(allowed, plain=model.plain_below[number])
     precision = model.own_information[number].take(own).masked(allowed) + information
     mean = domain.forward(below.mean[there], allowed)
     linear = domain.from_blocks(information.apply_blocks(mean), allowed)
     if level.measured:
         linear += placed_linear(model, number, own, allowed, full(number, start, stop - start))
     exact_linear = None
-    if exact is not None:
-        exact_linear = domain.from_blocks(exact.apply_blocks(mean), allowed)
+    if information.infinite is not None:
+        exact_linear = domain.from_blocks(information.infinite.apply_blocks(mean), allowed)
     if level.exact:
         answers = {held.query: np.ascontiguousarray(held.answers[here]) for held in level.exact}
         added = exact_placed(model, answers, allowed)
-        mine = model.exact_information(number, stop - start).masked(allowed)
-        exact = mine if exact is None else exact + mine
         exact_linear = added if exact_linear is None else exact_linear + added
-    return precision, linear, exact, exact_linear
+    return precision, linear, exact_linear
 
 
 def inner_known(model: TreeModel, children: UpwardMessages, chosen: Ints | None = None) -> SubtreeEstimates:
@@ -282,12 +273,11 @@ def inner_known(model: TreeModel, children: UpwardMessages, chosen: Ints | None 
     if children.linear is None:
         raise EstimationError("leaves are looked at some at a time")
     at = np.arange(len(children)) if chosen is None else chosen - children.first
-    exact, exact_linear = children.exact, children.exact_linear
+    exact_linear = children.exact_linear
     allowed = level.patterns[level.pattern[children.first - level.first + at]]
     return subtree_estimates(
         children.precision.take(at),
         domain.forward(children.linear[at], allowed),
-        None if exact is None else exact.take(at),
         None if exact_linear is None else domain.forward(exact_linear[at], allowed),
         allowed,
         plain=model.plain[children.level],
@@ -302,13 +292,12 @@ def leaf_known(
     place = chosen - level.first
     allowed = level.patterns[level.pattern[place]]
     linear = domain.to_blocks(placed_linear(model, leaves.level, level.own[place], allowed, answers), allowed)
-    exact, exact_linear = None, None
-    if leaves.exact is not None:
-        exact = leaves.exact.take(chosen - leaves.first)
+    exact_linear = None
+    if level.exact:
         held = {e.query: np.ascontiguousarray(e.answers[place]) for e in level.exact}
         exact_linear = domain.to_blocks(exact_placed(model, held, allowed), allowed)
     precision = leaves.precision.take(chosen - leaves.first)
-    return subtree_estimates(precision, linear, exact, exact_linear, allowed, plain=model.plain[-1])
+    return subtree_estimates(precision, linear, exact_linear, allowed, plain=model.plain[-1])
 
 
 def families(level: ModelLevel, first: int, last: int) -> tuple[Ints, Ints, Ints]:
@@ -349,29 +338,20 @@ def conditioned(
     joint = model.levels[number].joint
     if joint is None:
         raise EstimationError("no geounits of this level hold a total together")
-    information, exact, exact_linear = whole_information(model, number, chosen, parts, allowed)
-    linear = information.apply_blocks(parts.mean)
-    return subtree_estimates(information, linear, exact, exact_linear, allowed, plain=False)
-
-
-def whole_information(
-    model: TreeModel, number: int, chosen: Ints, parts: SubtreeEstimates, allowed: Bools
-) -> tuple[Operators, Operators, Floats]:
-    """Return ``P*``, ``M`` and ``r`` of divided geounits (see :func:`conditioned`)."""
-    joint = model.levels[number].joint
-    if joint is None:
-        raise EstimationError("no geounits of this level hold a total together")
-    information, exact = dual(
-        parts.covariance, parts.unknown, allowed, plain=model.plain[number] and parts.unknown is None
-    )
-    query = model.total
+    plain = model.plain[number] and parts.covariance.infinite is None
+    information, query = parts.covariance.dual(allowed, plain=plain), model.total
     totals = np.asarray(joint.totals[chosen, None], dtype=np.int64)
-    linear = model.domain.to_blocks(exact_placed(model, {query: totals}, allowed), allowed)
-    held = model.exact_operator([query]).take(np.zeros(len(allowed), dtype=np.int64)).masked(allowed)
-    if exact is not None:
-        linear += exact.apply_blocks(parts.mean)
-        held = held + exact
-    return information, held, linear
+    exact_linear = model.domain.to_blocks(exact_placed(model, {query: totals}, allowed), allowed)
+    if information.infinite is not None:
+        exact_linear += information.infinite.apply_blocks(parts.mean)
+    held = model.exact_information([query])
+    added = Operators(
+        model.domain,
+        Extended(tuple(np.zeros_like(stack) for stack in held), held),
+        np.zeros(len(allowed), dtype=np.int64),
+    )
+    linear = information.apply_blocks(parts.mean)
+    return subtree_estimates(information + added.masked(allowed), linear, exact_linear, allowed, plain=False)
 
 
 def _below(model: TreeModel, children: UpwardMessages, sums: Sums) -> ChildSums:
@@ -395,7 +375,6 @@ def _below(model: TreeModel, children: UpwardMessages, sums: Sums) -> ChildSums:
         together.covariance,
         domain.backward(together.mean, union(mask, starts)),
         _series(children.weights, starts),
-        together.unknown,
     )
 
 
@@ -414,14 +393,12 @@ def _pooled_leaves(model: TreeModel, leaves: UpwardMessages, starts: Ints, sums:
     """Sum the estimates of leaves over their families, some families at a time."""
     level = model.levels[-1]
     allowed = level.allowed(leaves.first, leaves.last)
-    covariance, unknown = dual(leaves.precision, leaves.exact, allowed, plain=model.plain[-1])
+    covariance = leaves.precision.dual(allowed, plain=model.plain[-1])
     groups = _Groups.of(covariance.which, starts)
     mean = np.zeros((len(starts) - 1, *model.domain.cell.shape))
     for first, last in chunks(groups.starts, model.domain.cells):
         _sum_leaves(model, leaves, covariance, groups.of_families(first, last), sums, mean[first:last])
-    return SubtreeEstimates(
-        covariance.pooled(starts), None if unknown is None else unknown.pooled(starts), mean
-    )
+    return SubtreeEstimates(covariance.pooled(starts), mean)
 
 
 @dataclass(frozen=True, eq=False)
@@ -479,7 +456,7 @@ def _sum_leaves(
     place = leaves.first - level.first + groups.first
     allowed = level.patterns[level.pattern[place]]
     linear = domain.to_blocks(placed_linear(model, leaves.level, level.own[place], allowed, answers), allowed)
-    if leaves.exact is None:
+    if not level.exact:
         means = covariance.take(groups.first).apply_blocks(linear)
     else:
         held_answers = {}
@@ -489,8 +466,8 @@ def _sum_leaves(
             held_answers[held.query] = np.zeros((len(groups.first), here.shape[1]), dtype=np.int64)
             add_integers(here, groups.group, held_answers[held.query])
         exact_linear = domain.to_blocks(exact_placed(model, held_answers, allowed), allowed)
-        precision, exact = leaves.precision.take(groups.first), leaves.exact.take(groups.first)
-        means = subtree_estimates(precision, linear, exact, exact_linear, allowed, plain=False).mean
+        precision = leaves.precision.take(groups.first)
+        means = subtree_estimates(precision, linear, exact_linear, allowed, plain=False).mean
     add_groups(means, groups.family, allowed, out)
 
 

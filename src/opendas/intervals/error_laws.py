@@ -350,14 +350,14 @@ def _known(sweep: Sweep, level: int, geounits: Ints) -> Operators:
     """Return ``V`` of some geounits."""
     statistics, here = sweep.statistics[level], sweep.model.levels[level]
     allowed = here.patterns[here.pattern[geounits - here.first]]
-    return statistics.precision.take(geounits - statistics.first).inverse(allowed)
+    return statistics.precision.take(geounits - statistics.first).dual(allowed, plain=True)
 
 
 def _information(sweep: Sweep, level: int, geounits: Ints) -> Operators:
     """Return ``S^-1`` of some geounits."""
     below, here = sweep.below[level], sweep.model.levels[level]
     allowed = here.patterns[here.pattern[geounits - here.first]]
-    return below.covariance.take(geounits - below.first).inverse(allowed)
+    return below.covariance.take(geounits - below.first).dual(allowed, plain=True)
 
 
 def _each(operators: Operators, vectors: Floats) -> Floats:

@@ -82,11 +82,10 @@ class Rows:
         - Returns `which` (g,).
         """
         variance, which = np.maximum(self.quadratic(found.covariance), 0.0), found.covariance.which
-        if found.unknown is None:
-            return variance, which
-        pairs, which = np.unique(np.column_stack([which, found.unknown.which]), axis=0, return_inverse=True)
-        nothing = self.quadratic(found.unknown)[pairs[:, 1]] > _UNKNOWN
-        return np.where(nothing, np.inf, variance[pairs[:, 0]]), which.ravel()
+        unknown = found.covariance.infinite
+        if unknown is not None:
+            variance = np.where(self.quadratic(unknown) > _UNKNOWN, np.inf, variance)
+        return variance, which
 
     def answers(self, found: Estimates) -> tuple[Floats, Floats]:
         """Return estimate and variance of every row, float64 (g, t).
@@ -102,11 +101,11 @@ class Rows:
         """Return ``row' A row`` for every different operator and kind of row, float64 (U, r)."""
         found = []
         for outer in _outers(self.domain, self.kinds):
-            part = np.zeros((len(operators.stacks[0]), len(outer[0])))
-            for stack, products in zip(operators.stacks, outer, strict=True):
+            part = np.zeros((len(operators.stacks), len(outer[0])))
+            for stack, products in zip(operators.stacks.finite, outer, strict=True):
                 part += stack.reshape(len(stack), products[0].size) @ products.reshape(len(products), -1).T
             found.append(part)
-        empty = np.zeros((len(operators.stacks[0]), 0))
+        empty = np.zeros((len(operators.stacks), 0))
         return np.concatenate([empty, *found], axis=1)
 
 

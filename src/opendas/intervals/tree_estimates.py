@@ -67,9 +67,7 @@ class Covaried:
     @classmethod
     def of(cls, found: Estimates, rows: Rows, others: Bools) -> Covaried:
         """Return estimates of rows, and their covariances with `others`, bool (k, n)."""
-        columns = [found.covariance.which]
-        columns += [] if found.unknown is None else [found.unknown.which]
-        _, first, which = np.unique(np.column_stack(columns), axis=0, return_index=True, return_inverse=True)
+        _, first, which = np.unique(found.covariance.which, return_index=True, return_inverse=True)
         apart, members = others.astype(np.float64), rows.members.astype(np.float64)
         step = max(1, _NUMBERS_AT_ONCE // max(1, apart.size))
         parts = [np.zeros((0, len(members), len(others)))]
