@@ -1,7 +1,7 @@
 """Shares of one rho, moved to where least squares over the whole tree makes most of them.
 
     python experiments/equal_rho.py --what derive
-    python experiments/equal_rho.py [DATA] [--seeds 10] [--to FOLDER]
+    python experiments/equal_rho.py [DATA] [--seeds 10] [--to FOLDER] [--blocks BLOCKS.csv]
 
 The first prints the shares of two presets: ``opendas2026-persons`` (every geolevel keeps the production's
 share, so that no loss within a geography changes) and ``opendas2026-blocks-persons`` (geolevels are free).
@@ -15,7 +15,8 @@ all query groups at all geolevels follows in microseconds. Where a geounit has g
 the shares of ``hhgq`` and ``hhinstlevels`` are set beforehand.
 
 The second releases Rhode Island 2010 with the production's shares (``topdown`` and ``informed``) and with
-both plans (``informed``), seed by seed, and prints the change of every error from the first.
+both plans (``informed``), seed by seed, and prints the change of every error from the first. ``--blocks``
+takes another state instead (see ``experiment.another_state``), from whose sizes no plan was made.
 """
 
 from __future__ import annotations
@@ -30,7 +31,18 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from experiment import LEVELS, Figures, arguments, deliver, figures_of, load, markdown, note, rhode_island
+from experiment import (
+    LEVELS,
+    Figures,
+    another_state,
+    arguments,
+    deliver,
+    figures_of,
+    load,
+    markdown,
+    note,
+    rhode_island,
+)
 from scipy.optimize import minimize
 
 import opendas as od
@@ -239,17 +251,21 @@ SETTINGS = {
     "opendas2026-blocks-persons": ("opendas2026-blocks-persons", "informed"),
 }
 SHOWN = ("total", "votingage", "hispanic", "cenrace", "hhgq", "hispanic * cenrace", "detailed")
-AREAS = ("place", "sldl", "cousub")
+AREAS = ("place", "sldl", "cousub", "vtd")
 
 
-def measured(data: Path, seeds: Sequence[int]) -> dict[str, list[Figures]]:
-    """Release Rhode Island with every setting and seed, and compare with the truth."""
+def measured(data: Path, seeds: Sequence[int], blocks: Path | None) -> dict[str, list[Figures]]:
+    """Release Rhode Island, or another state, with every setting and seed, and compare with the truth."""
     found: dict[str, list[Figures]] = {name: [] for name in SETTINGS}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         truth = None
         for setting, (budget, estimator) in SETTINGS.items():
-            run = load(rhode_island(data, f'preset = "{budget}"', run=f'estimator = "{estimator}"'), folder)
+            lines = (f'preset = "{budget}"', f'estimator = "{estimator}"')
+            if blocks is None:
+                run = load(rhode_island(data, lines[0], run=lines[1]), folder)
+            else:
+                run = another_state(blocks, folder, *lines)
             truth = truth or run.read()
             for seed in seeds:
                 with tempfile.TemporaryDirectory() as out:
@@ -297,15 +313,16 @@ def main() -> None:
     """Derive the plans, or measure them."""
     parser = arguments(__doc__, seeds=10)
     parser.add_argument("--what", choices=("derive", "measure"), default="measure")
+    parser.add_argument("--blocks", type=Path, help="CSV of the blocks of another state")
     given = parser.parse_args()
     if given.what == "derive":
         for free in (False, True):
             deliver("blocks" if free else "kept", table_of(*derived(free=free)), None, None)
         return
-    found = measured(given.data, range(1, given.seeds + 1))
+    found = measured(given.data, range(1, given.seeds + 1), given.blocks)
     text = "\n\n".join(
         [
-            f"Rhode Island, mean absolute error and its change, {given.seeds} seeds",
+            f"{given.blocks or 'Rhode Island'}, mean absolute error and its change, {given.seeds} seeds",
             changes(found, "mean_abs_error"),
             "Mean signed error of block totals",
             bias(found),

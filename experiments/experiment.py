@@ -16,7 +16,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from opendas.readers.input.spec import InputData
 from opendas.runs.context.run import Run
 from opendas.schema.attributes import Schema
 from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import pl94_persons
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parents[1] / "shared" / "data"
@@ -94,6 +95,77 @@ path = "{(data / RHODE_ISLAND).resolve()}"
 {budget}
 {more}
 """
+
+
+STATE = """\
+[run]
+product = "pl94-persons"
+{run}
+[input]
+reader = "histogram"
+path = "histogram.csv"
+[geography]
+frame = "frame.csv"
+levels = [
+    {{ name = "state", prefix = 2 }}, {{ name = "county", prefix = 5 }}, {{ name = "tract", prefix = 11 }},
+    {{ name = "block_group", prefix = 12 }}, {{ name = "block", prefix = 15 }},
+]
+[budget]
+{budget}
+"""
+
+
+GROUPS = {
+    "white": (0, "white"),
+    "black": (0, "black"),
+    "aian": (0, "aian"),
+    "asian": (0, "asian"),
+    "nhpi": (0, "nhpi"),
+    "other": (0, "sor"),
+    "two": (0, "white+asian"),
+    "hisp": (1, "sor"),
+}
+"""Hispanic origin and race of the groups of people that a file of blocks counts."""
+EMPTY_BLOCKS = 0.03
+
+
+def another_state(path: Path, folder: Path, budget: str, run: str) -> Run:
+    """Return the run of a state's file of blocks, persons, without bounds: it has no public units.
+
+    Hispanic people are all of some other race, people of two races white and Asian.
+
+    `path`: a CSV with the columns of the ALARM project's redistricting files (``GEOID`` or ``GEOID20``,
+    ``pop_white`` to ``pop_two`` and ``pop_hisp``, the same from ``vap_``, perhaps ``vtd``). Of its empty
+    blocks as many are kept as 3 % of the others: the frame of a census lists only blocks with units.
+    """
+    product = pl94_persons()
+    races = next(a.levels for a in product.schema.attributes if a.name == "cenrace")
+    with path.open(encoding="utf-8", newline="") as file:
+        read = list(csv.DictReader(file))
+    geocodes = [row.get("GEOID20") or row["GEOID"] for row in read]
+    populated = [int(row["pop"]) > 0 for row in read]
+    empty = np.flatnonzero(~np.array(populated))
+    kept = np.random.default_rng(2010).permutation(empty)[: int(EMPTY_BLOCKS * sum(populated))]
+    rows: list[tuple[object, ...]] = []
+    for geocode, row in zip(geocodes, read, strict=True):
+        for group, (hispanic, race) in GROUPS.items():
+            adults, people = int(row[f"vap_{group}"]), int(row[f"pop_{group}"])
+            for age, count in enumerate((people - adults, adults)):
+                if count:
+                    rows.append((geocode, 0, age, hispanic, races.index(race), count))
+    chosen = np.sort(np.concatenate([np.flatnonzero(populated), kept]))
+    precincts = ["vtd"] if "vtd" in read[0] else []
+    with (folder / "frame.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(
+            [
+                ("geocode", *precincts),
+                *((geocodes[k], *(read[k]["county"] + read[k][name] for name in precincts)) for k in chosen),
+            ]
+        )
+    with (folder / "histogram.csv").open("w", encoding="utf-8") as file:
+        csv.writer(file).writerows([("geocode", *product.schema.names, "count"), *rows])
+    loaded = load(STATE.format(run=run, budget=budget), folder)
+    return loaded.changed(product=replace(loaded.product, bounds=()))
 
 
 def load(text: str, folder: Path) -> Run:

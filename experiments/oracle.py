@@ -13,6 +13,13 @@ for the number of its draws.
 
 Beside them, how clustered the tables are: in how many blocks a row of Hispanic origin by race has anybody, by
 the people that its block group has of it, and their variance over blocks around equal shares of all people.
+
+Last, other forms of the prior, cell by cell. Every block's row of Hispanic origin by race is measured once,
+with the standard error of least squares, and estimated by its posterior median, given the block group and
+the block's people. With ``no spread`` blocks are exactly alike. With ``growth`` cells are
+Dirichlet-multinomial, and the concentration grows with that power of the people: the posterior's, or one.
+``by class`` has a concentration for each class of expected count and share, ``any form`` the distribution
+that the other half of the blocks of its class has. Each form has the parameters that fit the truth best.
 """
 
 from __future__ import annotations
@@ -25,8 +32,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+import numpy.typing as npt
 from experiment import arguments, deliver, markdown, note
-from posterior import QUERIES, exact_counts, runs_of
+from posterior import QUERIES, by_rows, exact_counts, runs_of
+from scipy.special import gammaln
 
 import opendas as od
 from opendas.arrays import Floats, Ints
@@ -35,7 +44,7 @@ from opendas.runs.context.run import Run
 from opendas.topdown.family_data import FamilyData, Progress
 from opendas.topdown.informed import Informed
 from opendas.topdown.posterior import Posterior, likelihood_of, posterior_table, tree_of
-from opendas.topdown.posterior_kernels import State, run_chain, state_of
+from opendas.topdown.posterior_kernels import GROWTH, State, run_chain, state_of
 from opendas.topdown.rounding import round_estimate
 
 EVERY = 16
@@ -43,6 +52,13 @@ SWEEPS = 200
 """Of a chain before what it has learnt is taken. Of others as many are looked at, after half as many."""
 ALMOST_EXACT = 1e-6
 """Variance of answers at which a chain stays at the table that it starts from."""
+STANDARD_ERROR = 3.15
+"""Of a row of Hispanic origin by race in a block, by least squares of all measurements."""
+EXPECTED = (0.02, 0.05, 0.1, 0.2, 0.35, 0.6, 1, 1.6, 2.5, 4, 6, 9, 13, 20, 30, 45, 70, 110, 180, 300)
+SHARES = (0.02, 0.1, 0.3, 0.6)
+"""Classes of cells, by their expected count and by their share of the block group."""
+MOST = 400
+"""Counts above are left out: they are measured well whatever the prior is."""
 CLUSTERED, WORLDS = "hispanic * cenrace", ("census", "drawn")
 Errors = dict[tuple[str, str], list[float]]
 """By query group and estimate: sum of the absolute errors of a block group's blocks, each time."""
@@ -165,6 +181,79 @@ def change(errors: Sequence[float], beside: Sequence[float]) -> str:
     return f"{100 * (ratio - 1):+.1f} ± {100 * spread:.1f}"
 
 
+def medians(answers: Floats, log_prior: Floats) -> Ints:
+    """Return posterior medians of counts 0 to n, whose log prior is (cells, n + 1) or (1, n + 1)."""
+    counts = np.arange(log_prior.shape[1])
+    found = np.zeros(len(answers), np.int64)
+    for first in range(0, len(answers), 4096):
+        here = slice(first, first + 4096)
+        prior = log_prior[here] if len(log_prior) > 1 else log_prior
+        weight = prior - (answers[here, None] - counts) ** 2 / (2 * STANDARD_ERROR**2)
+        below = np.exp(weight - weight.max(axis=1, keepdims=True)).cumsum(axis=1)
+        found[here] = np.argmax(below >= below[:, -1:] / 2, axis=1)
+    return found
+
+
+def log_spread(counts: Ints | Floats, mean: Floats, shape: Floats) -> Floats:
+    """Return the log probability of counts of a negative binomial distribution."""
+    rest = shape * np.log(shape / (shape + mean)) + counts * np.log(mean / (shape + mean))
+    return np.asarray(gammaln(shape + counts) - gammaln(shape) - gammaln(counts + 1.0) + rest)
+
+
+def forms(run: Run, truth: InputData, seed: int) -> list[tuple[str, float]]:
+    """Return a block's mean absolute error over rows of Hispanic origin by race, for forms of the prior."""
+    table = by_rows(truth.histogram, run.product.workload.group(CLUSTERED))
+    above = np.unique(truth.frame.codes("block_group"), return_inverse=True)[1]
+    group = np.zeros((above.max() + 1, table.shape[1]))
+    np.add.at(group, above, table)
+    people = table.sum(axis=1)
+    portion = group[above] / np.maximum(group.sum(axis=1), 1)[above, None]
+    block, row = np.nonzero((portion * people[:, None] > 0) & (table < MOST))
+    count, share, size = table[block, row], portion[block, row], people[block].astype(float)
+    mean, rng = share * size, np.random.default_rng(seed)
+    answers = count + rng.normal(0, STANDARD_ERROR, len(count))
+    every = np.arange(MOST + 1)
+
+    def error(estimate: Ints) -> float:
+        return float(np.abs(estimate - count).sum() / len(table))
+
+    def best(shapes: Floats, of: npt.NDArray[np.intp]) -> float:
+        """Return the factor of shapes under which some counts are most likely."""
+        factors = np.exp(np.linspace(-4, 4, 33))
+        fits = [log_spread(count[of], mean[of], factor * shapes[of]).sum() for factor in factors]
+        return float(factors[np.argmax(fits)])
+
+    def spread(shape: Floats) -> float:
+        estimate = np.zeros(len(count), np.int64)
+        for first in range(0, len(count), 1 << 15):
+            here = slice(first, first + (1 << 15))
+            estimate[here] = medians(answers[here], log_spread(every, mean[here, None], shape[here, None]))
+        return error(estimate)
+
+    all_ = np.arange(len(count))
+    found = [("no spread", spread(np.full(len(count), 1e6)))]
+    for growth in (GROWTH, 1.0):
+        shape = share * size**growth / (1.0 - share + 1e-3)
+        found.append((f"growth {growth:g}", spread(best(shape, all_) * shape)))
+    classes = np.digitize(mean, EXPECTED) * (len(SHARES) + 1) + np.digitize(share, SHARES)
+    shape, estimate, half = (
+        np.ones(len(count)),
+        np.zeros(len(count), np.int64),
+        rng.integers(0, 2, len(count)),
+    )
+    for one in np.unique(classes):
+        here = np.flatnonzero(classes == one)
+        shape[here] = best(shape, here)
+        for side in (0, 1):
+            ours, other = here[half[here] == side], count[here[half[here] != side]]
+            prior = np.full(MOST + 1, 1e-6)
+            for value in other:  # smoothed by a seventh of itself
+                width = int(value) // 7
+                prior[max(value - width, min(value, 1)) : value + width + 1] += 1.0 / (2 * width + 1)
+            estimate[ours] = medians(answers[ours], np.log(prior)[None, :])
+    return [*found, ("by class", spread(shape)), ("any form", error(estimate))]
+
+
 def main() -> None:
     """Print the changes by query group."""
     given = arguments(__doc__, seeds=1).parse_args()
@@ -193,6 +282,7 @@ def main() -> None:
         rows.append((f"{2**power:,} to {2 ** (power + 1) - 1:,}", *blocks, *spread))
     head = ("People", *(f"blocks, {w}" for w in WORLDS), *(f"variance a person, {w}" for w in WORLDS))
     text += "\n\n" + markdown(head, rows)
+    text += "\n\n" + markdown(("Form of the prior of a cell", "mean absolute error"), forms(run, truth, 1))
     deliver("oracle", text, [[*key, each] for key, each in errors.items()], given.to)
 
 

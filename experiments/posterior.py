@@ -1,6 +1,7 @@
 """The posterior of blocks beside least squares, at identical measurements.
 
     python experiments/posterior.py [DATA] [--first 1] [--seeds 10] [--plans production ...] [--to FOLDER]
+        [--blocks BLOCKS.csv]
 
 Rhode Island 2010, persons. Each pair of runs has the same seed, hence the same noisy answers, and the same
 estimates of block groups; only blocks differ. Pairs: the production's shares, the two plans of equal rho
@@ -10,7 +11,8 @@ production's shares: its blocks are of another shape. ``earlier census`` gives t
 that is made for it: of a block's people a part was there ten years ago, the others are drawn from its block
 group, and the block was larger or smaller. ``tracts`` are the thirteen states of 2020 with tracts as leaves
 and counties above; ``Rhode Island tracts`` are those of one state, ``from 2010`` with its 2010 census by
-tract as a prior table, where the code is the same.
+tract as a prior table, where the code is the same. ``another state`` takes the blocks of ``--blocks``, a CSV
+(see ``experiment.another_state``), without public units.
 
 A change is the mean difference in percent of the mean error of ``informed``, with its standard error over
 seeds. Negative is better. Rows of Tables 9 to 13 of the TopDown paper stand beside the paper's own. Then how
@@ -46,6 +48,7 @@ import numpy.typing as npt
 from equal_rho import bias, changes
 from experiment import (
     Figures,
+    another_state,
     arguments,
     average,
     deliver,
@@ -87,6 +90,7 @@ PLANS = {
     "tracts": "us2020-persons",
     "Rhode Island tracts": "us2020-persons",
     "Rhode Island tracts, from 2010": "us2020-persons",
+    "another state": "pr2020-persons",
 }
 STAYED = {"earlier census": (0.5, 0.2), "earlier census, others": (0.0, 0.5)}
 """Part of a block's people who stayed, and the standard deviation of the logarithm of its growth."""
@@ -94,9 +98,16 @@ MADE_BLOCKS = 1500
 Found = Mapping[str, Sequence[Figures]]
 
 
-def runs_of(plan: str, data: Path, folder: Path) -> dict[str, Run]:
-    """Return the run of each estimator."""
+def runs_of(plan: str, data: Path, folder: Path, blocks: Path | None = None) -> dict[str, Run]:
+    """Return the run of each estimator; `blocks` is the file of another state."""
     found = {}
+    if plan == "another state":
+        if blocks is None:
+            raise SystemExit("the plan 'another state' takes --blocks BLOCKS.csv")
+        return {
+            name: another_state(blocks, folder, f'preset = "{PLANS[plan]}"', f'estimator = "{name}"')
+            for name in ESTIMATORS
+        }
     made = write_demo(folder / "made", MADE_BLOCKS)[0] if plan == "made" else None
     if "tracts" in plan:
         tracts = write_tracts(plan, data, folder)
@@ -403,7 +414,7 @@ def least_error(drawn: npt.NDArray[np.int32], total: int) -> float:
 
 
 def compared(
-    plan: str, data: Path, seeds: Sequence[int]
+    plan: str, data: Path, seeds: Sequence[int], blocks: Path | None
 ) -> tuple[Found, Mapping[str, list[dict[str, float]]], list[Covered], list[list[Sequence[object]]]]:
     """Release with each estimator and seed, and compare with the truth."""
     found: dict[str, list[Figures]] = {name: [] for name in ESTIMATORS}
@@ -411,7 +422,7 @@ def compared(
     covered: list[Covered] = []
     limits: list[list[Sequence[object]]] = []
     with tempfile.TemporaryDirectory() as name:
-        runs = runs_of(plan, data, Path(name))
+        runs = runs_of(plan, data, Path(name), blocks)
         truth = next(iter(runs.values())).read()
         for seed in seeds:
             releases: dict[str, Histogram] = {}
@@ -516,13 +527,15 @@ def students(variance: float, seed: int) -> tuple[int, int]:
 def main() -> None:
     """Compare plan by plan, then print the block of students."""
     parser = arguments(__doc__, seeds=10)
-    parser.add_argument("--plans", nargs="+", choices=list(PLANS), default=list(PLANS))
+    usual = [plan for plan in PLANS if plan != "another state"]
+    parser.add_argument("--plans", nargs="+", choices=list(PLANS), default=usual)
+    parser.add_argument("--blocks", type=Path, help="CSV of blocks, for the plan 'another state'")
     parser.add_argument("--first", type=int, default=1, help="the first seed (1)")
     given = parser.parse_args()
     seeds = range(given.first, given.first + given.seeds)
     texts = []
     for plan in given.plans:
-        found, empty, covered, limits = compared(plan, given.data, seeds)
+        found, empty, covered, limits = compared(plan, given.data, seeds, given.blocks)
         rows = [
             (name, *(float(np.mean([one[key] for one in empty[name]])) for key in empty[name][0]))
             for name in empty

@@ -462,3 +462,32 @@ def test_errors_stand_beside_noise_and_published_figures(script, tmp_path: Path)
     published.write_text("geolevel,measure,mean_abs_error\ntract,under 5,2\n")
     with pytest.raises(SystemExit, match="no error of 'under 5' at 'tract'"):
         module.beside(ours, published)
+
+
+def test_a_file_of_blocks_is_a_state(script, tmp_path: Path) -> None:
+    groups = ("white", "black", "hisp", "aian", "asian", "nhpi", "other", "two")
+    blocks = pd.DataFrame(
+        {
+            "GEOID20": [f"15001020100{k:04d}" for k in range(1000, 1040)],
+            "pop": 6,
+            "county": "001",
+            "vtd": "07",
+        }
+        | {f"pop_{g}": k + 1 if k < 3 else 0 for k, g in enumerate(groups)}
+        | {f"vap_{g}": 1 if k < 2 else 0 for k, g in enumerate(groups)}
+    )
+    blocks.loc[35:, [c for c in blocks if c.startswith(("pop", "vap"))]] = 0
+    blocks.to_csv(tmp_path / "blocks.csv", index=False)
+    run = script("experiment").another_state(
+        tmp_path / "blocks.csv", tmp_path, 'preset = "pr2020-persons"', 'estimator = "informed"'
+    )
+    read = run.read()
+    assert run.product.bounds == ()
+    assert len(read.frame.geocodes) == 36  # 35 with people, and one of the five without
+    by_query = {
+        query: run.product.workload.group(query).row_of_cell for query in ("votingage", "hispanic", "cenrace")
+    }
+    first = read.histogram.dense(0)
+    assert np.bincount(by_query["votingage"], first).tolist() == [4, 2]
+    assert np.bincount(by_query["hispanic"], first).tolist() == [3, 3]
+    assert np.bincount(by_query["cenrace"], first)[[0, 1, 5]].tolist() == [1, 2, 3]
