@@ -20,8 +20,7 @@ from opendas.explore.fields import (
     read_shares,
     share_text,
 )
-from opendas.explore.subjects import MeasuredTree, Subject
-from opendas.gls.collapsed import covariances
+from opendas.explore.subjects import Measured, Subject
 from opendas.phsafe.margins import NINETY
 from opendas.privacy.attacker import pure_power_bound, zcdp_power_bound
 from opendas.privacy.relations import LARGEST_LOSS, Mechanism, Neighbours
@@ -143,7 +142,9 @@ class Cell:
 
     least: int | None  # exact 90 % margin of one measured answer, in counts; None where nothing is measured
     most: int | None  # the same of the smallest share, where geounits have different ones
-    expected: float  # mean standard error after least squares over the tree; infinite where nothing is known
+    # Mean standard error after least squares over the tree; infinite where nothing is known, None where it is
+    # not worked out.
+    expected: float | None
     is_exact: bool  # published exactly
 
 
@@ -179,28 +180,28 @@ class BudgetAnswers:
         return self.budget.mechanism.is_zcdp
 
 
-def answer_budget(subject: Subject, budget: Budget) -> BudgetAnswers:
+def answer_budget(subject: Subject, budget: Budget, *, every: bool = False) -> BudgetAnswers:
     """Work out what a budget buys and costs.
 
-    `budget`: with the geolevels of the subject.
+    - `budget`: with the geolevels of the subject.
+    - `every`: also the errors that take long.
 
     Raises `BudgetError` if its noise cannot be drawn on the subject's spine.
     """
     asked, budget = budget, subject.spent(budget)
-    tree = subject.measured(budget)
+    tree = subject.measured(budget, every=every)
     pure = budget.mechanism is Mechanism.DISCRETE_LAPLACE
     bound = pure_power_bound if pure else zcdp_power_bound
 
     def loss(name: str, spent: Fraction) -> Loss:
         return Loss(name, spent, {} if pure else epsilons(spent, budget.delta))
 
-    names = subject.product.schema.names
     curve = {} if pure else {k: epsilons(budget.total, Fraction(1, 10**k)) for k in CURVE_EXPONENTS}
     return BudgetAnswers(
         budget,
-        _cells(subject, budget, tree),
+        _cells(subject, tree),
         loss("all", budget.total),
-        tuple(loss(name, tree.attributes.get(name, Fraction(0))) for name in names),
+        tuple(loss(name, tree.attributes.get(name, Fraction(0))) for name in subject.partly),
         tuple(loss(name, spent) for name, spent in tree.within.items()),
         curve,
         tuple(_warnings(subject, asked, budget)),
@@ -214,21 +215,12 @@ def epsilons(rho: Fraction, delta: Fraction) -> Mapping[str, float]:
     return {formula: convert(rho, delta) for formula, convert in FORMULAS.items()}
 
 
-def _cells(subject: Subject, budget: Budget, tree: MeasuredTree) -> dict[tuple[str, str], Cell]:
+def _cells(subject: Subject, tree: Measured) -> dict[tuple[str, str], Cell]:
     found = {}
-    every = covariances(tree.tree, tree.information)
-    for level, place in zip(subject.levels, tree.place, strict=True):
-        geounits = tree.tree.levels[place].geounits
-        share = budget.geolevels[level]
-        multiples = [m for m, count in tree.multiples[level].items() if m and count]
-        measured = budget.query_shares(level) if share else {}
-        for query, rows in subject.rows.items():
-            margins = [
-                margin(budget.distribution(level, query, share * m)) for m in multiples if query in measured
-            ]
-            mean, _ = rows.standard_error(every[place], geounits)
-            least, most = min(margins, default=None), max(margins, default=None)
-            found[level, query] = Cell(least, most, mean, subject.is_exact(level, query))
+    for pair, error in tree.errors.items():
+        margins = [margin(law) for law in tree.noise.get(pair, ())]
+        least, most = min(margins, default=None), max(margins, default=None)
+        found[pair] = Cell(least, most, error, subject.is_exact(*pair))
     return found
 
 

@@ -26,10 +26,13 @@ from opendas.explore.page import Answer, Page, State
 from opendas.explore.price import can_be_priced, price_view, priced
 from opendas.explore.run_file import run_file
 from opendas.explore.subjects import STAND_INS, Subject, stand_in
+from opendas.intervals.expected_margins import MOST_ROWS
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import FORMULAS
 from opendas.report.pictures import WIDTH, Curve, closed, curve_svg, line, opened, rect, share_bar, text
-from opendas.report.views import decimal, query_words, words
+from opendas.report.views import decimal, plural, query_words, words
+from opendas.runs.progress.clock import size_text
+from opendas.schema.attributes import listed
 
 BudgetAnswer = Answer[BudgetAnswers]
 Row = tuple[str, Sequence[str]]
@@ -158,10 +161,16 @@ class BudgetPage(Page[BudgetAnswers]):
     def add_on_request(self, answer: BudgetAnswer, action: str) -> BudgetAnswer:
         """Add ``exact``, the epsilon of the composed noise, or errors.
 
-        ``tried`` are those of released counts, on synthetic records; ``areas`` those of areas off the spine;
-        ``price`` those of the lowest geolevel with plans near this one.
+        ``errors`` are expected ones that take long; ``tried`` those of released counts, on synthetic records;
+        ``areas`` those of areas off the spine; ``price`` those of the lowest geolevel with plans near this
+        one.
         """
         subject = self.subject(answer.state.about["subject"])
+        if action == "errors" and subject.later.queries:
+            cells = [answer_budget(subject, found.budget, every=True).cells for _, found in answer.plans]
+            plans = zip(answer.plans, cells, strict=True)
+            full = tuple((name, replace(found, cells=each)) for (name, found), each in plans)
+            return replace(answer, plans=full, more={"errors": True})
         if action == "tried":
             try:
                 rows = [subject.tried(found.budget) for _, found in answer.plans]
@@ -179,7 +188,7 @@ class BudgetPage(Page[BudgetAnswers]):
         if action == "areas":
             areas = [subject.areas(found.budget) for _, found in answer.plans]
             return replace(answer, more={"areas": areas})
-        if action != "exact":
+        if action != "exact" or subject.not_exact:
             return answer
         bounds = []
         for name, found in answer.plans:
@@ -196,17 +205,20 @@ class BudgetPage(Page[BudgetAnswers]):
         """Say loss, epsilon and the expected errors of one detailed count above the leaves, if levels are.
 
         Not the noise of its one measurement, which is wider than the error of an estimate from all of them.
+        Where there are too many cells, those of the total.
         """
         loss = decimal(found.budget.total)
         cost = f"epsilon {loss}"
         if found.is_gaussian:
             cost = f"rho {loss}, epsilon {found.whole.epsilon['cks']:.2f} (cks)"
         levels = list(found.budget.geolevels)
+        known = found.cells[levels[0], "detailed"].expected is not None
+        query, what = ("detailed", "one detailed count") if known else ("total", "the total")
         errors = [
-            f"{words(level)} {error_text(found.cells[level, 'detailed'].expected)}"
+            f"{words(level)} {error_text(found.cells[level, query].expected)}"
             for level in levels[:-1] or levels
         ]
-        return f"{cost}. Expected standard error of one detailed count: {', '.join(errors[-3:])}."
+        return f"{cost}. Expected standard error of {what}: {', '.join(errors[-3:])}."
 
     def form_context(self, answer: BudgetAnswer) -> dict[str, Any]:
         """Return what the template of the form shows."""
@@ -226,7 +238,7 @@ class BudgetPage(Page[BudgetAnswers]):
         subject = self.subject(answer.state.about["subject"])
         found = [answers for _, answers in answer.plans]
         totals = [answers.cells[level, "total"].expected for answers in found for level in subject.levels]
-        query = "total" if any(totals) else "detailed"
+        query = "total" if any(totals) or subject.many_cells else "detailed"
         spent = [{level: share for level, share in a.budget.geolevels.items() if share} for a in found]
         curves = [(name, answers.curve) for name, answers in answer.plans if answers.curve]
         formulas = list(FORMULAS) if curves else []
@@ -245,6 +257,9 @@ class BudgetPage(Page[BudgetAnswers]):
         geolevels = [answer.per_plan(_share(a.budget.geolevels[lv]) for a in found) for lv in subject.levels]
         return {
             "subject": subject,
+            "later": _later(subject, len(found)),
+            "asked": "errors" in answer.more,
+            "most_rows": MOST_ROWS,
             "picture_query": query,
             "error_picture": error_picture(answer.plans, query),
             "margins": rows(lambda a, level, q: margin_of(a.cells[level, q])),
@@ -339,6 +354,16 @@ def _area_rows(answer: BudgetAnswer) -> list[Row]:
     ]
 
 
+def _later(subject: Subject, plans: int) -> str:
+    """Say which expected errors come on request, and what they take; empty where all are there."""
+    later = subject.later
+    if not later.queries:
+        return ""
+    names = listed([query_words(query) for query in later.queries])
+    seconds = max(1, round(later.seconds * plans))
+    return f"{names}: about {plural('second', seconds)}, and {size_text(later.megabytes)} of memory."
+
+
 def _share(share: Fraction | None) -> str:
     return share_text(share) if share else "\u2013"
 
@@ -352,8 +377,10 @@ def margin_of(cell: Cell) -> str:
     return f"\u00b1{cell.least:,} to \u00b1{cell.most:,}"
 
 
-def error_text(error: float) -> str:
+def error_text(error: float | None) -> str:
     """Write an expected standard error."""
+    if error is None:
+        return "\u2013"
     if error == 0:
         return "exact"
     return "unbounded" if math.isinf(error) else decimal(error, 3)
@@ -366,7 +393,7 @@ def error_picture(plans: Sequence[tuple[str, BudgetAnswers]], query: str) -> Mar
     """
     levels = list(plans[0][1].budget.geolevels)
     values = [a.cells[level, query].expected for _, a in plans for level in levels]
-    finite = [value for value in values if 0 < value < math.inf]
+    finite = [value for value in values if value is not None and 0 < value < math.inf]
     low = math.floor(math.log10(min(finite, default=1.0)))
     high = max(math.ceil(math.log10(max(finite, default=10.0))), low + 1)
     left, right = 132.0, WIDTH - 96.0
@@ -389,7 +416,7 @@ def error_picture(plans: Sequence[tuple[str, BudgetAnswers]], query: str) -> Mar
             value = answers.cells[level, query].expected
             y = top + 3 + 20 * place
             prefix = f"{name} " if len(plans) > 1 else ""
-            if value == 0 or math.isinf(value):
+            if value is None or value == 0 or math.isinf(value):
                 parts.append(text(left + 6, y + 13, prefix + error_text(value), style="muted"))
                 continue
             parts.append(rect(left, y, max(x(value) - left, 2), 16, f"bar bar{place}"))

@@ -36,9 +36,10 @@ class Priced:
 def can_be_priced(subject: Subject, plans: Iterable[BudgetAnswers]) -> bool:
     """Return whether a trial speaks of the lowest geolevel, and moving within the one above costs something.
 
-    Where what is published exactly forbids such moves, it costs nothing in any plan.
+    Where what is published exactly forbids such moves, it costs nothing in any plan. With many cells a trial
+    takes too long for seven of them.
     """
-    if not (subject.can_be_tried and subject.geounits[subject.levels[-1]] >= FEWEST):
+    if subject.many_cells or not (subject.can_be_tried and subject.geounits[subject.levels[-1]] >= FEWEST):
         return False
     above = subject.levels[-2:-1]
     return all(any(loss.loss for loss in plan.within if loss.name in above) for plan in plans)

@@ -12,7 +12,7 @@ from typing import Any
 from opendas.budget.allocation import Budget
 from opendas.budget.resolve import resolve_budget
 from opendas.errors import ConfigError
-from opendas.explore.subjects import RunSubject, Subject
+from opendas.explore.subjects import Subject
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.runs.allocate import budget_section, with_budget
 from opendas.runs.config.load import parse_toml, read_text
@@ -27,8 +27,8 @@ def run_file(subject: Subject, budget: Budget) -> str:
     `subject`: with a run file, everything but the budget is that file's; without, what only the reader can
     know is marked CHANGE ME.
     """
-    if isinstance(subject, RunSubject):
-        return _replaced(read_text(subject.run.path, "run file"), subject.run.path.name, budget)
+    if subject.run_path is not None:
+        return _replaced(read_text(subject.run_path, "run file"), subject.run_path.name, budget)
     nation = subject.levels[0] == "us"
     return f"""\
 # OpenDAS run file, saved by opendas explore. CHANGE ME marks what only you can know.
@@ -102,5 +102,5 @@ def read_run_file(text: str, subject: Subject) -> Budget:
         raise ConfigError(f"This is a plan of the product {product}; this page explores {mine}.")
     mechanism, neighbours = own_mechanism(section.run.mechanism), Neighbours(section.run.neighbours)
     spec = budget_spec(section.budget, subject.product, subject.levels, mechanism, neighbours)
-    found = resolve_budget(spec, subject.levels, subject.product.workload.canonical, subject.stand_ins)
+    found = resolve_budget(spec, subject.levels, subject.canonical, subject.stand_ins)
     return replace(found, contribution=subject.contribution)

@@ -20,6 +20,7 @@ from opendas.explore.page import Page, State, read_link, state_document, write_l
 from opendas.explore.run_file import own_mechanism, read_run_file
 from opendas.explore.subjects import RunSubject, Subject
 from opendas.explore.table_page import TablePage
+from opendas.explore.two_histograms import TwoHistograms
 from opendas.phsafe.config import Mode, parse_config
 from opendas.readers.columns.csv_parquet import is_parquet
 from opendas.runs.config.load import read_text
@@ -96,6 +97,5 @@ def make_session(
     if text.lstrip().startswith("{"):
         return Session(save_to=save_to, state=Session().open_text(text))
     run = load(file, read_records=read_records)
-    run.check_alone("explore")
     own_mechanism(run.resolved.mechanism.value)
-    return Session(RunSubject(run), save_to)
+    return Session(RunSubject(run) if run.companion is None else TwoHistograms(run, run.companion), save_to)

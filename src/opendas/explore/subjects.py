@@ -6,10 +6,12 @@ published spines are used, with children distributed evenly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from pathlib import Path
+from threading import Lock
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -23,32 +25,57 @@ from opendas.errors import OpendasError
 from opendas.geography.recipe import build_spine
 from opendas.geography.spine import Spine
 from opendas.gls.blocks import Algebra, RowClasses, build_algebra
-from opendas.gls.collapsed import CollapsedTree
+from opendas.gls.collapsed import CollapsedTree, covariances
 from opendas.gls.expected_error import ExpectedError, ExpectedRow, expected_rows, precision
 from opendas.gls.information import Extended
+from opendas.intervals.expected_margins import (
+    MOST_CELLS,
+    MOST_ROWS,
+    expected_total,
+    margin_algebra,
+    margin_cost,
+)
 from opendas.measurement.loss import attribute_losses, plan_loss, told_apart, within_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.composition import WorstLoss
+from opendas.report.views import query_words
 from opendas.runs.context.run import Run
-from opendas.runs.simulated.forecast import timed
+from opendas.runs.progress.processes import available_memory_mb
+from opendas.runs.simulated.forecast import timed, why_untried
 from opendas.runs.simulated.trial import DRAWS, Trial, TriedRow
+from opendas.sampling.mechanisms import AnyNoise
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 
 _T = TypeVar("_T")
 
+AT_ONCE: Final = 0.3
+"""Seconds that the expected errors of one query group may take in every answer; others come on request."""
+
+
+Pair = tuple[str, str]
+"""Geolevel and query group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """The expected errors that are worked out on request only, and what they take."""
+
+    queries: tuple[str, ...] = ()
+    seconds: float = 0.0  # of a plan, on this machine, about
+    megabytes: float = 0.0  # of the largest; one is worked out at a time
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MeasuredTree:
+class Measured:
     """The tree as one budget measures it."""
 
-    # By geolevel: multiple of the level's share -> number of geounits with it; zero where a parent took the
-    # share over.
-    multiples: Mapping[str, Mapping[Fraction, int]]
-    tree: CollapsedTree
-    information: tuple[Extended, ...]  # per level of the tree
-    place: tuple[int, ...]  # position in the tree of each geolevel
+    # Of one measured answer, where something is measured: several where geounits have different shares.
+    noise: Mapping[Pair, tuple[AnyNoise, ...]]
+    # Mean standard error after least squares over the tree; infinite where nothing is known, None where it is
+    # not worked out.
+    errors: Mapping[Pair, float | None]
     attributes: Mapping[str, Fraction]  # loss when one attribute of a record changes, where it costs most
     # Loss when a record moves within one geounit of a geolevel, where it costs most.
     within: Mapping[str, Fraction]
@@ -72,9 +99,21 @@ class Subject:
 
     can_be_tried = False  # whether a budget can be tried on synthetic records
 
+    untried = ""  # why it cannot, where a run file could say so
+
+    later = Later()
+
+    never: tuple[str, ...] = ()  # query groups whose expected errors are not worked out
+
+    notes: tuple[str, ...] = ()  # what else the answers leave out
+
+    not_exact = ""  # why the exact loss is not worked out
+
+    run_path: Path | None = None  # of the run file
+
     whole_tree = False  # whether the estimator spreads a parent by all that was measured below it
 
-    compares = "between any two inputs, whatever is published exactly"
+    compares: str = "between any two inputs, whatever is published exactly"
     """Of which inputs the losses are."""
 
     contribution: Contribution = ONE_RECORD  # what one protected unit contributes; no plan changes it
@@ -99,6 +138,20 @@ class Subject:
     def queries(self) -> tuple[str, ...]:
         """The declared query groups."""
         return self.product.query_names
+
+    @property
+    def many_cells(self) -> bool:
+        """Whether query groups have expected errors one by one, each on its margin."""
+        return self.product.schema.size > MOST_CELLS
+
+    def canonical(self, query: str) -> str:
+        """Return the name of a query group that a budget names."""
+        return self.product.workload.canonical(query)
+
+    @property
+    def partly(self) -> tuple[str, ...]:
+        """Attributes, and whatever else a record can change in part, that losses are given of."""
+        return self.product.schema.names
 
     @cached_property
     def attributes(self) -> Mapping[str, tuple[str, ...]]:
@@ -135,9 +188,24 @@ class Subject:
         """Return the budget that is shown first."""
         raise NotImplementedError
 
-    def measured(self, budget: Budget) -> MeasuredTree:
-        """Return the tree as a budget measures it."""
+    def measured(self, budget: Budget, *, every: bool = False) -> Measured:
+        """Return the tree as a budget measures it; `every`: with the errors that are worked out later."""
         raise NotImplementedError
+
+    def _errors(
+        self,
+        tree: CollapsedTree,
+        information: Sequence[Extended],
+        place: Sequence[int],
+        every_rows: Mapping[str, RowClasses],
+    ) -> dict[Pair, float | None]:
+        """Return the mean error of some query groups, from the positions of geolevels in a tree."""
+        every, found = covariances(tree, information), dict[Pair, float | None]()
+        for level, number in zip(self.levels, place, strict=True):
+            for query, rows in every_rows.items():
+                geounits = tree.levels[number].geounits
+                found[level, query] = rows.standard_error(every[number], geounits)[0]
+        return found
 
     def exact_loss(self, budget: Budget) -> WorstLoss:
         """Return the loss of the composed noise itself; asking it for an epsilon takes a second or more."""
@@ -151,7 +219,12 @@ class Subject:
         """Return the expected error of the total in areas off the spine; takes a second or more."""
         return ()
 
-    def tried(self, budget: Budget, draws: int = DRAWS) -> tuple[TriedRow, ...]:
+    @property
+    def draws(self) -> int:
+        """Over how many draws of the noise errors of released counts are averaged."""
+        return 1 if self.many_cells else DRAWS
+
+    def tried(self, budget: Budget, draws: int | None = None) -> tuple[TriedRow, ...]:
         """Return mean errors of released counts, tried on synthetic records; takes some seconds."""
         return ()
 
@@ -162,9 +235,8 @@ class Subject:
         for name in preset_names():
             if preset(name).product == self.product.name:
                 spec = BudgetSpec(preset=name, normalise=True)
-                canonical = self.product.workload.canonical
                 try:
-                    found[name] = resolve_budget(spec, self.levels, canonical, self.stand_ins)
+                    found[name] = resolve_budget(spec, self.levels, self.canonical, self.stand_ins)
                 except OpendasError:
                     continue  # its geolevels are others
         return found
@@ -178,14 +250,22 @@ class Subject:
         return self._kept[key]  # type: ignore[return-value]
 
 
+def _noise(budget: Budget, level: str, multiples: Iterable[Fraction]) -> dict[Pair, tuple[AnyNoise, ...]]:
+    """Return the noise of every query group measured at a geolevel, for multiples of its share."""
+    share = budget.geolevels[level]
+    return {
+        (level, query): tuple(budget.distribution(level, query, share * each) for each in multiples)
+        for query in (budget.query_shares(level) if share else ())
+    }
+
+
 class RunSubject(Subject):
     """The product and the spine of a run file, read as ``opendas plan`` reads them."""
 
     compares = "between inputs that agree on what is published exactly"
 
     def __init__(self, run: Run) -> None:
-        run.check_algebra("explore")
-        self.run = run
+        self.run, self.run_path = run, run.path
         self._bare = spine = build_spine(run.frame, run.resolved.recipe, lambda spine: spine)
         held = run.product.invariant_levels(spine)
         super().__init__(
@@ -199,9 +279,20 @@ class RunSubject(Subject):
             run.resolved.stand_ins,
         )
         self.contribution = run.budget.contribution
-        self.categories = run.frame.categories
-        self.can_be_tried = timed(run.product)
+        official = {level.name for level in spine.levels if level.official}
+        self.off_spine = tuple(name for name in run.frame.geolevels if name not in official)
+        self.categories = (*self.off_spine, *run.frame.categories)
+        self.can_be_tried, self.untried = timed(run.product), why_untried(run.product)
         self.whole_tree = run.fits_whole_tree
+        self._alone = Lock()  # large errors are worked out one at a time
+        tie = run.product.tie
+        if tie is not None:
+            self.notes = (
+                f"Errors are by the measurements of {run.product.name} alone. Its counts of "
+                f"{query_words(tie.query)}, and their sums, are those of {tie.product}: they err as there.",
+            )
+        if self.many_cells:
+            self.later, self.never = self._planned_errors()
 
     def start(self) -> Budget:
         """Return the budget of the run file."""
@@ -215,16 +306,20 @@ class RunSubject(Subject):
 
     def areas(self, budget: Budget) -> tuple[ExpectedRow, ...]:
         """Return the expected error of the total in areas off the spine."""
-        expected = ExpectedError.build(self._plan(budget), algebra=self.algebra)
-        return tuple(row for row in expected_rows(expected, self.run.frame) if row.kind == "entity")
+        plan = self._plan(budget)
+        expected = (
+            expected_total(plan) if self.many_cells else ExpectedError.build(plan, algebra=self.algebra)
+        )
+        rows = expected_rows(expected, self.run.frame)
+        return tuple(row for row in rows if row.kind == "entity" or row.name in self.off_spine)
 
     @cached_property
     def _trial(self) -> Trial | None:
         return Trial.of(self.run)
 
-    def tried(self, budget: Budget, draws: int = DRAWS) -> tuple[TriedRow, ...]:
+    def tried(self, budget: Budget, draws: int | None = None) -> tuple[TriedRow, ...]:
         """Return mean errors of released counts, tried on synthetic records of the run's own frame."""
-        return () if self._trial is None else self._trial.tried(budget, draws).rows
+        return () if self._trial is None else self._trial.tried(budget, draws or self.draws).rows
 
     def spine(self, budget: Budget) -> Spine:
         """Return the spine that a budget is spent on: bypassing depends on the shares."""
@@ -243,27 +338,69 @@ class RunSubject(Subject):
         )
         return Run(self.run.path, resolved)
 
-    def measured(self, budget: Budget) -> MeasuredTree:
+    def measured(self, budget: Budget, *, every: bool = False) -> Measured:
         """Return the tree as a budget measures it."""
         plan = self._plan(budget)
-        expected = ExpectedError.build(plan, algebra=self.algebra)
-        multiples: dict[str, Mapping[Fraction, int]] = {}
+        noise: dict[Pair, tuple[AnyNoise, ...]] = {}
         for level, shares in zip(plan.spine.levels, plan.spine.shares, strict=True):
-            if shares is None:
-                multiples[level.name] = {Fraction(1): len(level)}
-            else:
-                counts = np.bincount(shares.which, minlength=len(shares.multiples)).tolist()
-                multiples[level.name] = dict(zip(shares.multiples, counts, strict=True))
-        key = ("tree", *(hash(own.tobytes()) for own in expected.own))
-        tree = self._keep(key, lambda: expected.tree)
+            multiples: Iterable[Fraction] = (Fraction(1),)
+            if shares is not None:  # zero where a parent took the share over
+                here = np.unique(shares.which).tolist()
+                multiples = [shares.multiples[number] for number in here if shares.multiples[number]]
+            noise |= _noise(budget, level.name, multiples)
+        errors = self._large_errors(plan, every=every) if self.many_cells else self._all_errors(plan)
         held = self._held(plan)
-        return MeasuredTree(
-            multiples,
-            tree,
-            expected.information,
-            expected.position,
-            attribute_losses(plan, held),
-            within_losses(plan, held),
+        return Measured(noise, errors, attribute_losses(plan, held), within_losses(plan, held))
+
+    def _all_errors(self, plan: MeasurementPlan) -> dict[Pair, float | None]:
+        """Return the errors of all query groups together."""
+        return self._errors_of(ExpectedError.build(plan, algebra=self.algebra), self.rows)
+
+    def _large_errors(self, plan: MeasurementPlan, *, every: bool) -> dict[Pair, float | None]:
+        """Return those of query groups one by one, each on the margin of its rows; None for the others."""
+        found: dict[Pair, float | None] = {
+            (level, query): None for level in self.levels for query in self.queries
+        }
+        with self._alone:
+            for query in self.queries:
+                if query not in self.never and (every or query not in self.later.queries):
+                    algebra, rows = self._margin(query)
+                    expected = ExpectedError.build(plan, algebra=algebra)
+                    found |= self._errors_of(expected, {query: rows})
+        return found
+
+    def _errors_of(self, expected: ExpectedError, rows: Mapping[str, RowClasses]) -> dict[Pair, float | None]:
+        own = ("tree", *(hash(each.tobytes()) for each in expected.own))
+        tree = self._keep(own, lambda: expected.tree)
+        return self._errors(tree, expected.information, expected.position, rows)
+
+    def _margin(self, query: str) -> tuple[Algebra, RowClasses]:
+        """Return the margin of a query group, under every declared one and what is published exactly."""
+        if query not in self._margins:
+            workload = self.product.workload
+            groups = [workload.group(name) for name in dict.fromkeys((*self.queries, *self.held))]
+            algebra = margin_algebra(self.product, groups, query)
+            self._margins[query] = algebra, algebra.rows(workload.group(query))
+        return self._margins[query]
+
+    @cached_property
+    def _margins(self) -> dict[str, tuple[Algebra, RowClasses]]:
+        return {}
+
+    def _planned_errors(self) -> tuple[Later, tuple[str, ...]]:
+        """Return which errors are worked out on request, and which not: what they take says it."""
+        expected, room = expected_total(self._plan(self.start())), available_memory_mb() / 2
+        sizes = {name: self.product.workload.group(name).size for name in self.queries}
+        costs = {name: margin_cost(expected, size) for name, size in sizes.items() if size <= MOST_ROWS}
+        fit = {name: cost for name, cost in costs.items() if cost.megabytes <= room}
+        later = {name: cost for name, cost in fit.items() if cost.seconds > AT_ONCE}
+        return (
+            Later(
+                tuple(later),
+                sum(cost.seconds for cost in later.values()),
+                max((cost.megabytes for cost in later.values()), default=0.0),
+            ),
+            tuple(name for name in self.queries if name not in fit),
         )
 
     def exact_loss(self, budget: Budget) -> WorstLoss:
@@ -322,7 +459,7 @@ class StandIn(Subject):
             sizes.append(count)
         return CollapsedTree.even(sizes), tuple(place)
 
-    def measured(self, budget: Budget) -> MeasuredTree:
+    def measured(self, budget: Budget, *, every: bool = False) -> Measured:
         """Return the tree as a budget measures it."""
         tree, place = self._tree
         information: list[Extended] = []
@@ -334,9 +471,11 @@ class StandIn(Subject):
             else:
                 weights[exact] = np.inf
             information.append(self.algebra.information(weights[None]))
-        multiples = {level: {Fraction(1): count} for level, count in self.geounits.items()}
-        attributes = attribute_rho(budget, self.attributes)
-        return MeasuredTree(multiples, tree, tuple(information), place, attributes, within_rho(budget))
+        noise: dict[Pair, tuple[AnyNoise, ...]] = {}
+        for level in self.levels:
+            noise |= _noise(budget, level, (Fraction(1),))
+        errors = self._errors(tree, information, place, self.rows)
+        return Measured(noise, errors, attribute_rho(budget, self.attributes), within_rho(budget))
 
     def exact_loss(self, budget: Budget) -> WorstLoss:
         """Return the loss of the composed noise itself: every path has the same noise."""

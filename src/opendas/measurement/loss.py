@@ -180,9 +180,9 @@ def _found(plan: MeasurementPlan, held: ProtectionMap) -> Replacements:
     return _replacements(held, frozenset(p.query.name for level in plan.levels for p in level.queries))
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _replacements(held: ProtectionMap, queries: frozenset[str]) -> Replacements:
-    """Return the replacements, cached because a plan's losses are computed one after another."""
+    """Return the replacements, cached because a plan's losses, or two histograms', are computed by turns."""
     return Replacements(held, queries)
 
 

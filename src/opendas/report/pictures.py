@@ -71,6 +71,9 @@ def share_bar(shares: Mapping[str, Fraction]) -> Markup:
         parts.append(rect(at, 4, width - 1.5, 30, f"tint tint{number % 6}"))
         if width >= 92:
             parts.append(text(at + 7, 24, percent(share), style="on-tint"))
+        if width >= max(
+            92, 8 * len(words(level))
+        ):  # a name beside its part would be taken for the next one's
             parts.append(text(at, 54, words(level)))
         at += width
     return closed(parts)

@@ -16,8 +16,10 @@
   const banner = document.getElementById("banner");
   const follow = document.getElementById("follow");
   let waiting = null;
+  let pending = null;
   let running = false;
   let next = null;
+  let then = null;
 
   const number = (text) => {
     const plain = text.trim();
@@ -80,15 +82,18 @@
     }
   };
 
+  const isButton = (extra) => "action" in extra && !extra.action.startsWith("move:");
   const send = async (extra) => {
-    // One request at a time; of those that come meanwhile, the last one is sent when it is answered.
+    // One request at a time; of those that come meanwhile, the last one is sent when it is answered. A button
+    // comes last of all: it acts on the plan that a slider makes.
     if (running) {
-      next = { ...next, ...extra };
+      if (isButton(extra)) then = extra;
+      else next = { ...next, ...extra };
       return;
     }
     running = true;
     const body = new URLSearchParams(new FormData(form));
-    for (const [name, value] of Object.entries(extra || {})) body.set(name, value);
+    for (const [name, value] of Object.entries(extra)) body.set(name, value);
     form.classList.add("busy");
     try {
       const response = await fetch(form.dataset.answers, { method: "POST", body });
@@ -100,15 +105,21 @@
     }
     running = false;
     form.classList.remove("busy");
-    if (next) {
-      const waited = next;
-      next = null;
-      send(waited);
-    }
+    const waited = next || then;
+    if (next) next = null;
+    else then = null;
+    if (waited) send(waited);
+  };
+  const flush = () => {
+    clearTimeout(waiting);
+    const extra = pending;
+    pending = null;
+    if (extra) send(extra);
   };
   const later = (extra, delay) => {
     clearTimeout(waiting);
-    waiting = setTimeout(() => send(extra), delay);
+    pending = extra;
+    waiting = setTimeout(flush, delay);
   };
 
   form.addEventListener("input", (event) => {
@@ -128,7 +139,7 @@
     const button = event.submitter;
     if (button && "plain" in button.dataset) return;
     event.preventDefault();
-    clearTimeout(waiting);
+    flush();
     send(button && button.name ? { [button.name]: button.value } : {});
   });
   placeAll();

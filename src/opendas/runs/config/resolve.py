@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -355,17 +355,22 @@ def is_of_second(query: str, companion: Product) -> bool:
     return all(factor.strip() in companion.workload.positions for factor in query.split("*"))
 
 
-def _parts(whole: Resolved, companion: Product) -> tuple[BudgetSpec, BudgetSpec]:
-    """Share a budget out: query groups of the companion's attributes are the companion's, the others not."""
-    spec, mine, theirs = whole.budget, whole.product.workload, companion.workload
+def both_canonical(product: Product, companion: Product) -> Callable[[str], str]:
+    """Return what names a query group of either histogram in the budget that they share."""
 
     def canonical(name: str) -> str:
         if not is_of_second(name, companion):
-            return mine.canonical(name)
-        found = theirs.canonical(name)
+            return product.workload.canonical(name)
+        found = companion.workload.canonical(name)
         return " * ".join(companion.schema.names) if found == "detailed" else found
 
-    budget = resolve_budget(spec, whole.levels, canonical, whole.stand_ins)
+    return canonical
+
+
+def _parts(whole: Resolved, companion: Product) -> tuple[BudgetSpec, BudgetSpec]:
+    """Share a budget out: query groups of the companion's attributes are the companion's, the others not."""
+    spec, theirs = whole.budget, companion.workload
+    budget = resolve_budget(spec, whole.levels, both_canonical(whole.product, companion), whole.stand_ins)
     names = dict.fromkeys(name for shares in budget.queries.values() for name in shares)
     own = {name: name for name in names if not is_of_second(name, companion)}
     second = {name: theirs.canonical(name) for name in names if name not in own}

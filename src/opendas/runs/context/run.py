@@ -147,8 +147,8 @@ class Run:
         if self.product.companion is not None:
             raise ConfigError(
                 f"opendas {command} moves the budget of one histogram, and {self.product.name} has a second "
-                f"one, {self.product.companion.name}, that shares its [budget]. Choose a preset, or write "
-                "the shares and look at both with opendas plan."
+                f"one, {self.product.companion.name}, that shares its [budget]. Choose a preset, or move "
+                "the shares of both in opendas explore."
             )
 
     def check_algebra(self, command: str) -> None:
@@ -157,9 +157,9 @@ class Run:
         if cells > MOST_CELLS:
             raise ConfigError(
                 f"opendas {command} works out errors of all query groups together, of at most {MOST_CELLS:,} "
-                f"cells; {self.product.name} has {cells:,}. opendas plan --full gives those of its small "
-                "query groups one by one; opendas allocate without --after-least-squares allocates its "
-                "budget."
+                f"cells; {self.product.name} has {cells:,}. opendas plan --full and opendas explore give "
+                "those of its small query groups one by one; opendas allocate without --after-least-squares "
+                "allocates its budget."
             )
 
     def tied_to(self, release: Path) -> Run:

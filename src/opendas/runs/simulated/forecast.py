@@ -278,6 +278,15 @@ def timed(product: Product) -> bool:
     return product.tie is None and _measurable(product)
 
 
+def why_untried(product: Product) -> str:
+    """Say why a product cannot be tried alone; empty where it can."""
+    if product.tie is not None:
+        return f"its counts agree with those of {product.tie.product}, which synthetic records do not have"
+    if product.passes.earlier and not _measurable(product):
+        return "it is estimated in stages, and its root takes too long without a tie"
+    return "" if _measurable(product) else f"its root has more than {TIMED_CELLS:,} cells"
+
+
 def _measurable(product: Product) -> bool:
     """Return whether a small run of a product can be made: with stages, a tie is what divides its root."""
     few = int(np.count_nonzero(product.possible)) <= TIMED_CELLS
