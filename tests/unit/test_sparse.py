@@ -162,4 +162,4 @@ def test_usual_errors_are_exact_where_totals_are(tmp_path: Path) -> None:
     assert [(row.geolevel, row.within) for row in usual] == [("all", 0), ("ward", 0)]
     assert all(row.misplaced > 0 for row in usual)
     result = CliRunner().invoke(cli, ["plan", str(path)], obj={})
-    assert "exact in all, ward" in result.stdout
+    assert "off by at most 0 in ward, 0 in all" in result.stdout

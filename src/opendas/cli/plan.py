@@ -89,11 +89,8 @@ def _show_summary(plan: dict[str, Any]) -> None:
     click.echo(_headline(plan))
     usual = plan["usual"]
     if usual:
-        exact = [row["geolevel"] for row in usual if row["within"] == 0]
-        off = [f"{row['within']:,} in {row['geolevel']}" for row in reversed(usual) if row["within"]]
-        text = f"9 in 10 totals are off by at most {', '.join(off)}" if off else ""
-        held = f"exact in {', '.join(exact)}" if exact else ""
-        click.echo(f"usual error:  {'; '.join(filter(None, (text, held)))}")
+        off = ", ".join(f"{row['within']:,} in {row['geolevel']}" for row in reversed(usual))
+        click.echo(f"usual error:  9 in 10 totals are off by at most {off}")
         wrong = ", ".join(f"{100 * row['misplaced']:.2g} % in {row['geolevel']}" for row in usual)
         other = _other_estimator(plan["other_estimator"]) if plan["other_estimator"] else ""
         other = f"; {plan['other_not_tried']}" if plan["other_not_tried"] else other

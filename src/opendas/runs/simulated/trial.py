@@ -61,7 +61,7 @@ class UsualRow:
     geolevel: str
     geounits: int  # in the part that was tried
     records: float  # synthetic records of a geounit, on average
-    # Totals of 9 in 10 geounits are off by so much at most, over all draws; 0 where they are exact.
+    # Totals of 9 in 10 geounits are off by so much at most, over all draws.
     within: int
     # Share of the records that are in another cell of their geounit than they should be: half of the absolute
     # errors of all cells, of all records.
