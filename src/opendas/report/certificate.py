@@ -65,7 +65,7 @@ def _run_entry(run: RunFacts, number: int) -> LedgerEntry:
         product=run.product,
         plan_digest=run.plan_digest,
         mechanism=Mechanism(run.mechanism),
-        loss=run.loss if run.guaranteed and run.loss is not None else INFINITE,
+        loss=run.loss if run.guaranteed else INFINITE,
         relation=Neighbours(run.neighbours),
         protected_unit=run.protected_unit,
         seeded=not run.guaranteed,

@@ -68,8 +68,7 @@ class RunFacts:
     protected_unit: str  # what one record is: ``"person"``, ``"housing unit"``
     mechanism: str
     neighbours: str
-    # rho (discrete Gaussian) or epsilon (discrete Laplace) of the plan; None for an infinite budget.
-    loss: Fraction | None
+    loss: Fraction  # rho (discrete Gaussian) or epsilon (discrete Laplace) of the plan
     delta: Fraction  # where epsilon is quoted
     stamps: tuple[str, ...]  # ``"NOT FOR RELEASE"``, ``"DEMONSTRATION FRAME"``
     estimator: str
@@ -130,8 +129,6 @@ class RunFacts:
             raise FormatError(
                 f"certificate: unknown mechanism {self.mechanism!r} or relation {self.neighbours!r}."
             ) from None
-        if self.loss is None and NOT_FOR_RELEASE not in self.stamps:
-            raise FormatError(f"certificate: an infinite loss needs the stamp {NOT_FOR_RELEASE}.")
         for name in ("geounits", "geolevel_shares", "attributes", "within"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         shares = {level: MappingProxyType(dict(queries)) for level, queries in self.query_shares.items()}
@@ -144,8 +141,8 @@ class RunFacts:
 
     @property
     def guaranteed(self) -> bool:
-        """Whether the guarantee holds: the noise is secret and the loss finite."""
-        return self.loss is not None and NOT_FOR_RELEASE not in self.stamps
+        """Whether the guarantee holds: the noise is secret."""
+        return NOT_FOR_RELEASE not in self.stamps
 
     @property
     def estimated(self) -> bool:
@@ -238,8 +235,6 @@ class RunFacts:
     @property
     def several(self) -> Mapping[int, Fraction]:
         """Loss when several protected units change together, by number: a household of 2, of 4."""
-        if self.loss is None:
-            return {}
         return {n: group_loss(self.loss, n, pure=self.pure) for n in SEVERAL}
 
     def loss_words(self, loss: Fraction) -> str:
@@ -276,7 +271,7 @@ class RunFacts:
         named |= {name: tuple(record[name]) for name in _LISTS}
         return cls(
             **named,
-            loss=None if record["unbounded"] else parse_fraction(record[loss_key], loss_key),
+            loss=parse_fraction(record[loss_key], loss_key),
             delta=parse_fraction(record["delta_exact"], "delta"),
             geounits=_ordered(record["geounits"], levels),
             geolevel_shares=_exact(_ordered(budget["geolevels"], levels)),

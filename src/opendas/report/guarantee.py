@@ -109,8 +109,6 @@ def _change(run: RunFacts) -> str:
 
 
 def _loss(run: RunFacts) -> str:
-    if run.loss is None:
-        return "a mechanism of unbounded loss"
     exact = format_fraction(run.loss)
     if run.pure:
         return f"an epsilon-differentially private mechanism with epsilon = {exact} (delta = 0)"
@@ -118,7 +116,7 @@ def _loss(run: RunFacts) -> str:
 
 
 def _conversion(run: RunFacts) -> list[str]:
-    if run.pure or run.loss is None:
+    if run.pure:
         return []
     account = Account(run.loss, run.delta)
     return [
@@ -231,7 +229,7 @@ def _tied(run: RunFacts) -> list[str]:
         return [
             f"{text}, which nothing bounds: its noise can be computed by others, and so can what it hides."
         ]
-    if run.loss is None or len(alike) < len(run.tied) or any(act.delta for act in run.tied):
+    if len(alike) < len(run.tied) or any(act.delta for act in run.tied):
         text += ", which the totals add where both are losses of one change."
     else:
         parts = " + ".join(format_fraction(loss) for loss in [run.loss, *(_finite(act) for act in alike)])
@@ -318,7 +316,7 @@ def _left_protected(run: RunFacts) -> list[str]:
             " These numbers count places of a type of unit that a leaf does not have: the measurements take "
             "nobody for impossible there, but anyone who knows the frame does."
         )
-    if found.loss and run.loss is not None and found.loss != run.loss:
+    if found.loss and found.loss != run.loss:
         name = "epsilon" if run.pure else "rho"
         text += (
             f" Between inputs in U the loss is at most {name} = {format_fraction(found.loss)}: what the "
@@ -339,12 +337,11 @@ def _invariants(invariants: Sequence[str]) -> str:
 def _published(run: RunFacts, source: PublishedFile) -> list[str]:
     """State who took published measurements, their loss, and what is not verified."""
     listed = f"{source.files} file{'s' * (source.files != 1)}"
-    loss = "" if run.loss is None else f" {run.loss_words(run.loss)}"
     return [
         f"The measurements were taken and published by others, as {source.name} ({listed}; SHA-256 of "
-        f"their list {source.sha256}). The loss that the variances state,{loss}, was spent by them. "
-        "Nothing confidential was read here, no key was made and nothing was charged: everything in this "
-        "release is computed from what was published, and this release adds no loss.",
+        f"their list {source.sha256}). The loss that the variances state, {run.loss_words(run.loss)}, was "
+        "spent by them. Nothing confidential was read here, no key was made and nothing was charged: "
+        "everything in this release is computed from what was published, and this release adds no loss.",
         "What is said below of the measurements holds if they were taken as their file says: with noise of "
         "the stated variances, discrete Gaussian, drawn in secret. That is the word of those who published "
         "them; this program cannot check it.",

@@ -46,9 +46,9 @@ def guess_bound(run: RunFacts) -> float | None:
     A guess whose false-positive rate lies between two levels is right with probability at most
     ``(1 + power at the upper level - lower level) / 2``.
 
-    Returns between 0.5 and 1; None where the run states no loss or guarantees nothing.
+    Returns between 0.5 and 1; None where the run guarantees nothing.
     """
-    if run.loss is None or not run.guaranteed:
+    if not run.guaranteed:
         return None
     bound = pure_power_bound if run.pure else zcdp_power_bound
     powers = [min(1.0, bound(run.loss, level)) for level in POWER_LEVELS]
@@ -196,7 +196,7 @@ def _environment() -> Environment:
 
 def _power(run: RunFacts) -> tuple[list[tuple[str, str]], str]:
     """Bound the power of any test: rows at several false-positive rates, and a curve."""
-    if run.pure or run.loss is None or not run.guaranteed:
+    if run.pure or not run.guaranteed:
         return [], ""
     few, all_levels = (
         [min(1.0, zcdp_power_bound(run.loss, level)) for level in at] for at in (_FALSE_ALARMS, POWER_LEVELS)
@@ -225,7 +225,6 @@ def _spine_view(run: RunFacts) -> dict[str, Any] | None:
 
 def _curve_picture(run: RunFacts) -> str:
     """Draw epsilon against delta by both conversions, and mark the delta of the run."""
-    assert run.loss is not None
     curves = []
     for style, formula in (("line0", "bun-steinke"), ("line1", "cks")):
         points = {round(-math.log10(p.delta)): p for p in views.curve(run)}

@@ -308,8 +308,8 @@ def total_margins(run: RunFacts) -> tuple[TotalMargin, ...]:
 
 
 def curve(run: RunFacts) -> tuple[CurvePoint, ...]:
-    """Return epsilon of a zCDP run for delta from 0.1 to 1e-16; empty for pure or infinite losses."""
-    if run.pure or run.loss is None:
+    """Return epsilon of a zCDP run for delta from 0.1 to 1e-16; empty for pure losses."""
+    if run.pure:
         return ()
     return _curve(run.loss)
 

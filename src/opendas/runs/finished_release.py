@@ -220,7 +220,7 @@ class Release(IntervalEstimates):
             (
                 run.product,
                 run.records,
-                "unbounded" if run.loss is None else format_fraction(run.loss),
+                format_fraction(run.loss),
                 run.mechanism,
                 run.estimator,
                 ", ".join(run.stamps),

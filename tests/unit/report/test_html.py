@@ -209,9 +209,9 @@ def test_losses_within_official_areas_are_told(persons: RunFacts, pure: RunFacts
     assert "official area" not in older
 
 
-def test_infinite_budget_is_reported(units: RunFacts) -> None:
-    run = dataclasses.replace(units, loss=None, attributes={}, within={}, stamps=(NOT_FOR_RELEASE,))
-    assert "unbounded" in made(run)
+def test_an_unbounded_total_is_reported(units: RunFacts) -> None:
+    assert "unbounded" in made(dataclasses.replace(units, stamps=(NOT_FOR_RELEASE,)))
+    assert "unbounded" not in made(units)
 
 
 def test_measurements_alone_are_not_called_records(persons: RunFacts) -> None:
@@ -339,13 +339,12 @@ def test_the_report_opens_with_six_lines_and_a_picture(persons: RunFacts, units:
 def test_no_guess_beats_the_bound_of_the_opening(persons: RunFacts, pure: RunFacts) -> None:
     bound = guess_bound(persons)
     assert bound is not None
-    assert persons.loss is not None
     # Gaussian noise of the same rho, and the bound itself at levels that the opening does not look at.
     gaussian = NormalDist().cdf(math.sqrt(2 * float(persons.loss)) / 2)
     levels = [number / 997 for number in range(1, 997)]
     finest = max((1 + zcdp_power_bound(persons.loss, level) - level) / 2 for level in levels)
     assert gaussian < finest <= bound < finest + 0.02
-    exact = math.exp(float(pure.loss or 0)) / (1 + math.exp(float(pure.loss or 0)))
+    exact = math.exp(float(pure.loss)) / (1 + math.exp(float(pure.loss)))
     assert exact <= (guess_bound(pure) or 0) < exact + 0.1
-    assert guess_bound(dataclasses.replace(persons, loss=None, stamps=(NOT_FOR_RELEASE,))) is None
+    assert guess_bound(dataclasses.replace(persons, stamps=(NOT_FOR_RELEASE,))) is None
     assert guess_picture([dataclasses.replace(persons, stamps=(NOT_FOR_RELEASE,))]) == ""

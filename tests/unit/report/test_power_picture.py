@@ -34,5 +34,5 @@ def test_names_are_escaped() -> None:
 
 def test_the_report_draws_what_holds_for_the_run(persons: RunFacts) -> None:
     assert points(_power(persons)[1])
-    assert _power(dataclasses.replace(persons, loss=None, stamps=(NOT_FOR_RELEASE,)))[1] == ""
+    assert _power(dataclasses.replace(persons, stamps=(NOT_FOR_RELEASE,)))[1] == ""
     assert _power(dataclasses.replace(persons, mechanism="discrete-laplace"))[1] == ""
