@@ -11,9 +11,15 @@ from numba import njit
 from numba.core.registry import CPUDispatcher
 from numpy.typing import NDArray
 
+from opendas.arrays.linking import InnerCompiler
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_WITHOUT_ENTRY: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_TO_LINK: dict[str, Any] = {
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "pipeline_class": InnerCompiler,
+}
 
 
 class _Inner(CPUDispatcher):
@@ -27,14 +33,15 @@ class _Inner(CPUDispatcher):
 def inner(function: Function) -> Function:
     """Compile a function for other compiled functions to call: the entry from Python is left out.
 
-    That entry unpacks every array of every argument, and is compiled again into each caller.
+    That entry unpacks every array of every argument, and is compiled again into each caller. Nor is the
+    function made machine code by itself, see :mod:`opendas.arrays.linking`.
 
     Raises
     ------
     TypeError
         Where Python calls the function.
     """
-    compiled: Any = njit(function, cache=True, nogil=True, **_WITHOUT_ENTRY)
+    compiled: Any = njit(function, cache=True, nogil=True, **_TO_LINK)
     if isinstance(compiled, CPUDispatcher):  # not where NUMBA_DISABLE_JIT leaves all to Python
         compiled.__class__ = _Inner
     return cast(Function, compiled)

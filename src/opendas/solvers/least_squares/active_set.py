@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from opendas.arrays import Bools, Floats, Ints
@@ -103,7 +102,6 @@ class Work(NamedTuple):
     scratch: Floats  # (4, max(n + J, K))
 
 
-@njit(cache=True, nogil=True)
 def workspace(p: Family, free: Bools, side: Sides) -> Work:
     """Nothing factorised yet; the first reduced costs are those of x = 0."""
     C, n = p.B.shape
@@ -135,18 +133,18 @@ def workspace(p: Family, free: Bools, side: Sides) -> Work:
 
 
 @inner
-def _make_room(w: Work, pool: Floats) -> Floats:
+def _make_room(free: Bools, place: Ints, pool: Floats) -> Floats:
     """Room for the inverse of every child; where one has outgrown its own, all move to a new pool."""
-    C, n = w.free.shape
+    C, n = free.shape
     room = np.empty(C, np.int64)
     enough = True
     used = 0
     for c in range(C):
         need = 0
         for j in range(n):
-            if w.free[c, j]:
+            if free[c, j]:
                 need += 1
-        room[c] = w.place[c, ROOM]
+        room[c] = place[c, ROOM]
         if need > room[c]:
             enough = False
             room[c] = min(n, need + (need // 4 + 8 if need < 128 else need // 8))
@@ -156,36 +154,38 @@ def _make_room(w: Work, pool: Floats) -> Floats:
     larger = np.empty(used)
     at = 0
     for c in range(C):
-        m = w.place[c, SIZE]
-        old = w.place[c, OFFSET]
-        stride = w.place[c, ROOM]
+        m = place[c, SIZE]
+        old = place[c, OFFSET]
+        stride = place[c, ROOM]
         for a in range(m):
             for b in range(m):
                 larger[at + a * room[c] + b] = pool[old + a * stride + b]
-        w.place[c, OFFSET] = at
-        w.place[c, ROOM] = room[c]
+        place[c, OFFSET] = at
+        place[c, ROOM] = room[c]
         at += room[c] * room[c]
     return larger
 
 
 @inner
-def inverse_of(w: Work, pool: Floats, c: int) -> Floats:
+def inverse_of(place: Ints, pool: Floats, c: int) -> Floats:
     """Inverse of child c, with its leading dimension."""
-    room = w.place[c, ROOM]
-    at = w.place[c, OFFSET]
+    room = place[c, ROOM]
+    at = place[c, OFFSET]
     return pool[at : at + room * room].reshape((room, room))
 
 
 @inner
-def _seed_inverse(p: Family, w: Work, P: Floats, c: int) -> None:
-    """First inverse of a child with many free cells, by the Woodbury formula: O(m^2) where rows are few."""
-    rows, core, diagonal = p.margins
+def _seed_inverse(margins: Margins, free: Bools, order: Ints, P: Floats) -> int:
+    """First inverse of a child with many free cells, by the Woodbury formula: O(m^2) where rows are few.
+
+    Returns the number of its cells, which are left in `order`.
+    """
+    rows, core, diagonal = margins
     T = rows.shape[0]
     r = core.shape[0]
-    order = w.order[c]
     m = 0
-    for j in range(p.B.shape[1]):
-        if w.free[c, j]:
+    for j in range(len(free)):
+        if free[j]:
             order[m] = j
             m += 1
     # N = (diagonal W^-1 + A_F A_F')^-1
@@ -210,33 +210,37 @@ def _seed_inverse(p: Family, w: Work, P: Floats, c: int) -> None:
             for t in range(T):
                 P[a, b] += along[rows[t, order[b]]]
         P[a, a] += 1.0 / diagonal
-    w.place[c, SIZE] = m
+    return m
 
 
 @inner
-def _update_inverse(p: Family, w: Work, P: Floats, c: int) -> bool:
-    """Bring the inverse of child c to its free set. False where a submatrix is singular."""
-    n = p.B.shape[1]
-    index = w.order[c]
-    inside, work, h = w.scratch[0], w.scratch[1], w.scratch[2]
+def _update_inverse(
+    p: Family, place: Ints, scratch: Floats, free: Bools, index: Ints, P: Floats, c: int
+) -> bool:
+    """Bring the inverse of child c to its free set. False where a submatrix is singular.
+
+    - `place` (4,), `free` (n,), `index` (n,): of the child.
+    """
+    n = len(free)
+    inside, work, h = scratch[0], scratch[1], scratch[2]
     need = 0
     for j in range(n):
         inside[j] = 0.0
-        need += w.free[c, j]
-    m = w.place[c, SIZE]
+        need += free[j]
+    m = place[SIZE]
     changes = m + need
     for a in range(m):
-        changes -= 2 * w.free[c, index[a]]
+        changes -= 2 * free[index[a]]
     if p.margins.rows.shape[0] and need > p.margins.core.shape[0] and changes > RESEED:
-        _seed_inverse(p, w, P, c)
+        place[SIZE] = _seed_inverse(p.margins, free, index, P)
         return True
     paired = len(p.pairs.kind) > 0
     if paired and need > PAIRED and changes > PAIRED:
-        m, fine = paired_inverse(p.pairs, c, w.free[c], index, P)
-        w.place[c, SIZE] = m
+        m, fine = paired_inverse(p.pairs, c, free, index, P)
+        place[SIZE] = m
         return fine
     for k in range(m - 1, -1, -1):
-        if w.free[c, index[k]]:
+        if free[index[k]]:
             inside[index[k]] = 1.0
         else:
             remove(P, m, k, work)
@@ -244,129 +248,140 @@ def _update_inverse(p: Family, w: Work, P: Floats, c: int) -> bool:
             index[k] = index[m]
     fine = True
     for j in range(n):
-        if w.free[c, j] and inside[j] == 0.0:
+        if free[j] and inside[j] == 0.0:
             if paired:
                 diagonal = paired_column(p.pairs, c, j, index, m, h)
             else:
-                H = p.H[c if p.H.shape[0] > 1 else 0]
-                diagonal = H[j, j]
+                own = c if p.H.shape[0] > 1 else 0
+                H = p.H[own, j]
+                diagonal = H[j]
                 for a in range(m):
-                    h[a] = H[j, index[a]]
+                    h[a] = H[index[a]]
             if insert(P, m, h, diagonal, work, SINGULAR):
                 index[m] = j
                 m += 1
             else:
                 fine = False
-    w.place[c, SIZE] = m
+    place[SIZE] = m
     return fine
 
 
 @inner
 def _active_rows(p: Family, w: Work, P: Floats, c: int) -> None:
     """Set rows, bounds, Y and M of child c; rows that depend on earlier ones are set aside."""
-    m = w.place[c, SIZE]
-    index = w.order[c]
+    groups, side, index = p.groups, w.side[c], w.order[c]
+    rows, Y, M = w.rows[c], w.Y[c], w.M[c]
+    dependent, place = w.dependent[c], w.place[c]
+    m = place[SIZE]
     cross, work = w.scratch[0], w.scratch[1]
-    w.place[c, ROWS] = 0
-    for k in range(p.groups.shape[0]):
-        w.dependent[c, k] = False
-        if w.side[c, k] == 0:
+    place[ROWS] = 0
+    for k in range(len(groups)):
+        dependent[k] = False
+        if side[k] == 0:
             continue
         # A further row g of G: its column y = P g of Y, and M grown by g' y and G y.
-        q = w.place[c, ROWS]
-        y = w.Y[c, q]
+        q = place[ROWS]
+        y = Y[q]
         for b in range(m):
             y[b] = 0.0
         for a in range(m):
-            if p.groups[k, index[a]]:
+            if groups[k, index[a]]:
                 for b in range(m):
                     y[b] += P[a, b]
         diagonal = 0.0
         for a in range(m):
-            if p.groups[k, index[a]]:
+            if groups[k, index[a]]:
                 diagonal += y[a]
         for u in range(q):
             cross[u] = 0.0
             for a in range(m):
-                if p.groups[w.rows[c, u], index[a]]:
+                if groups[rows[u], index[a]]:
                     cross[u] += y[a]
-        if insert(w.M[c], q, cross, diagonal, work, DEPENDENT * diagonal):
-            w.rows[c, q] = k
-            w.rhs[c, q] = p.lower[c, k] if w.side[c, k] < 0 else p.upper[c, k]
-            w.place[c, ROWS] = q + 1
+        if insert(M, q, cross, diagonal, work, DEPENDENT * diagonal):
+            rows[q] = k
+            w.rhs[c, q] = p.lower[c, k] if side[k] < 0 else p.upper[c, k]
+            place[ROWS] = q + 1
             continue
-        symmetric_times(w.M[c], q, cross, work)
-        w.dependent[c, k] = True
-        for u in range(p.groups.shape[0]):
-            w.relation[c, k, u] = 0.0
+        symmetric_times(M, q, cross, work)
+        dependent[k] = True
+        relation = w.relation[c, k]
+        for u in range(len(groups)):
+            relation[u] = 0.0
         for u in range(q):
-            w.relation[c, k, w.rows[c, u]] = -work[u]
-        w.relation[c, k, k] = 1.0
+            relation[rows[u]] = -work[u]
+        relation[k] = 1.0
 
 
 @inner
 def factorise(p: Family, w: Work, pool: Floats) -> tuple[Floats, bool]:
     """Refresh the children whose active set changed. Returns the pool, and False where H is singular."""
-    pool = _make_room(w, pool)
+    free, dirty, place = w.free, w.dirty, w.place
+    pool = _make_room(free, place, pool)
     fine = True
-    for c in range(len(w.dirty)):
-        if w.dirty[c]:
-            P = inverse_of(w, pool, c)
-            fine = _update_inverse(p, w, P, c) and fine
+    for c in range(len(dirty)):
+        if dirty[c]:
+            P = inverse_of(place, pool, c)
+            fine = _update_inverse(p, place[c], w.scratch, free[c], w.order[c], P, c) and fine
             _active_rows(p, w, P, c)
-            w.dirty[c] = False
+            dirty[c] = False
     return pool, fine
 
 
 @inner
 def child_optimum(p: Family, w: Work, P: Floats, c: int, f: float) -> None:
     """Set x and lambda of child c on its active set, at the linear term ``b - f (mu + tau)``."""
+    B, index, mu = p.B[c], w.order[c], w.mu
+    x, lam = w.x[c], w.lam[c]
+    Y, M = w.Y[c], w.M[c]
     m = w.place[c, SIZE]
-    index = w.order[c]
     v, y, t = w.scratch[0], w.scratch[1], w.scratch[2]
     # v = b - f (mu + tau), and y = P v
     for a in range(m):
-        v[a] = p.B[c, index[a]] - f * w.mu[index[a]]
+        v[a] = B[index[a]] - f * mu[index[a]]
     if len(p.joint) and p.joint[c] >= 0:
+        tau = w.tau[p.joint[c]]
         for a in range(m):
-            v[a] -= f * w.tau[p.joint[c]]
+            v[a] -= f * tau
     symmetric_times(P, m, v, y)
     # lambda = M (Y' v - bound), and x = P v - Y lambda
-    for k in range(p.groups.shape[0]):
-        w.lam[c, k] = 0.0
+    for k in range(len(lam)):
+        lam[k] = 0.0
     q = w.place[c, ROWS]
     for u in range(q):
         t[u] = -w.rhs[c, u]
         for a in range(m):
-            t[u] += w.Y[c, u, a] * v[a]
+            t[u] += Y[u, a] * v[a]
     for u in range(q):
         force = 0.0
         for r in range(q):
-            force += w.M[c, u, r] * t[r]
-        w.lam[c, w.rows[c, u]] = force * p.scale[c]
+            force += M[u, r] * t[r]
+        lam[w.rows[c, u]] = force * p.scale[c]
         for a in range(m):
-            y[a] -= force * w.Y[c, u, a]
-    for j in range(p.B.shape[1]):
-        w.x[c, j] = 0.0
+            y[a] -= force * Y[u, a]
+    for j in range(len(x)):
+        x[j] = 0.0
     for a in range(m):
-        w.x[c, index[a]] = y[a]
+        x[index[a]] = y[a]
 
 
 @inner
 def recover(p: Family, w: Work, pool: Floats) -> None:
     """Set x, lambda and the gradients ``H x - b`` (in z) at the current mu and tau."""
-    C, n = p.B.shape
+    place, order = w.place, w.order
+    B, x, z = p.B, w.x, w.z
+    H, pairs = p.H, p.pairs
+    C, n = B.shape
     for c in range(C):
-        child_optimum(p, w, inverse_of(w, pool, c), c, 1.0 / p.scale[c])
-        z = w.z[c]
+        child_optimum(p, w, inverse_of(place, pool, c), c, 1.0 / p.scale[c])
         for j in range(n):
-            z[j] = -p.B[c, j]
-        if len(p.pairs.kind):
-            paired_times(p.pairs, c, w.order[c], w.place[c, SIZE], w.x[c], z)
+            z[c, j] = -B[c, j]
+        if len(pairs.kind):
+            paired_times(pairs, c, order[c], place[c, SIZE], x[c], z[c])
             continue
-        H = p.H[c if p.H.shape[0] > 1 else 0]
-        for a in range(w.place[c, SIZE]):
-            i = w.order[c, a]
-            t = w.x[c, i]
+        own = c if len(H) > 1 else 0
+        h = H[own]
+        for a in range(place[c, SIZE]):
+            i = order[c, a]
+            t = x[c, i]
             for j in range(n):
-                z[j] += t * H[i, j]
+                z[c, j] += t * h[i, j]

@@ -31,44 +31,52 @@ SUM = 1e-10
 @inner
 def _first_turn(p: Family, w: Work, dmu: Floats, dtau: Floats, dlam: Floats) -> tuple[float, int, int]:
     """Step at which the first sign turns along a direction, and the child and cell (n + row) that turns."""
-    n = p.B.shape[1]
-    K = p.groups.shape[0]
+    mask, groups, joint = p.mask, p.groups, p.joint
+    free, z = w.free, w.z
+    C, n = z.shape
+    K = len(groups)
     step, child, place = np.inf, -1, -1
-    for c in range(p.B.shape[0]):
-        together = dtau[p.joint[c]] if len(p.joint) and p.joint[c] >= 0 else 0.0
+    for c in range(C):
+        together = dtau[joint[c]] if len(joint) and joint[c] >= 0 else 0.0
         for j in range(n):
-            if w.free[c, j] or not p.mask[c, j]:
+            if free[c, j] or not mask[c, j]:
                 continue
             d = dmu[j] + together
             for k in range(K):
-                if p.groups[k, j]:
+                if groups[k, j]:
                     d += dlam[c, k]
-            if d < -ROUNDING and -w.z[c, j] / d < step:
-                step, child, place = -w.z[c, j] / d, c, j
+            if d < -ROUNDING and -z[c, j] / d < step:
+                step, child, place = -z[c, j] / d, c, j
         for k in range(K):
-            d = w.side[c, k] * dlam[c, k]
-            if abs(w.side[c, k]) == 1 and d < -ROUNDING and -w.side[c, k] * w.lam[c, k] / d < step:
-                step, child, place = -w.side[c, k] * w.lam[c, k] / d, c, n + k
+            side = w.side[c, k]
+            d = side * dlam[c, k]
+            if abs(side) == 1 and d < -ROUNDING:
+                turn = -side * w.lam[c, k] / d
+                if turn < step:
+                    step, child, place = turn, c, n + k
     return step, child, place
 
 
 @inner
 def _move(p: Family, w: Work, dmu: Floats, dtau: Floats, dlam: Floats, step: float) -> None:
-    n = p.B.shape[1]
+    groups, joint = p.groups, p.joint
+    z, lam = w.z, w.lam
+    C, n = z.shape
+    K = len(groups)
     for j in range(n):
         w.mu[j] += step * dmu[j]
     for s in range(len(dtau)):
         w.tau[s] += step * dtau[s]
-    for c in range(p.B.shape[0]):
-        for k in range(p.groups.shape[0]):
-            w.lam[c, k] += step * dlam[c, k]
-        together = dtau[p.joint[c]] if len(p.joint) and p.joint[c] >= 0 else 0.0
+    for c in range(C):
+        for k in range(K):
+            lam[c, k] += step * dlam[c, k]
+        together = dtau[joint[c]] if len(joint) and joint[c] >= 0 else 0.0
         for j in range(n):
             d = dmu[j] + together
-            for k in range(p.groups.shape[0]):
-                if p.groups[k, j]:
+            for k in range(K):
+                if groups[k, j]:
                     d += dlam[c, k]
-            w.z[c, j] += step * d
+            z[c, j] += step * d
 
 
 @inner

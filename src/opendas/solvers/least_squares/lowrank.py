@@ -166,12 +166,12 @@ def solve_single(
     status, step = CHANGED, 0
     while status == CHANGED and step < limit:
         step += 1
-        cover_rows(p, w)
+        cover_rows(p.mask, p.groups, side, w.z, free, w.dirty)
         cells = np.flatnonzero(w.free[0])
         factor = H.factor(cells)
         _active_rows(p, w, factor)
         _recover(p, w, factor)
-        status = change_sides(p, w, 0, center, ridge, tolerance, progress, step)
+        status = change_sides(p, w, center, ridge, tolerance, progress, step)
     return (STALLED if status == CHANGED else status), step, w.x, w.lam
 
 

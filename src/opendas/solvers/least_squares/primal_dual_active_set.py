@@ -24,7 +24,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from opendas.arrays import Bools, Floats
+from opendas.arrays import Bools, Floats, Ints
 from opendas.arrays.kernels import inner
 from opendas.solvers.least_squares.active_set import (
     EQUAL,
@@ -55,18 +55,18 @@ MIXED = 1e-3
 
 
 @inner
-def _sort_columns(w: Work) -> None:
+def _sort_columns(free: Bools, place: Ints) -> None:
     """Place columns with few free children first, and of those with equally few, child by child.
 
     The system of the parent is then sparse where elimination begins.
     """
-    C, n = w.free.shape
+    C, n = free.shape
     key = np.zeros(n, np.int64)
     first = np.zeros((SORTED + 1) * C + 2, np.int64)
     step = max(1, C)
     for c in range(C):
         for j in range(n):
-            if w.free[c, j]:
+            if free[c, j]:
                 key[j] = c if key[j] == 0 else key[j]
                 key[j] += step
     for j in range(n):
@@ -76,7 +76,7 @@ def _sort_columns(w: Work) -> None:
     for k in range(len(first) - 1):
         first[k + 1] += first[k]
     for j in range(n):
-        w.place_in_s[j] = first[key[j]]
+        place[j] = first[key[j]]
         first[key[j]] += 1
 
 
@@ -87,7 +87,10 @@ def _add_to_joint(p: Family, w: Work, P: Floats, c: int, s: int, base: Floats) -
     With ``P~ = P - Y M Y'`` the column has ``P~ 1 / scale`` on the parent's rows, and ``1' P~ 1 / scale`` on
     the diagonal.
     """
-    n = p.B.shape[1]
+    S, r, place = w.S, w.r, w.place_in_s
+    order, x = w.order[c], w.x[c]
+    Y, M = w.Y[c], w.M[c]
+    n = len(x)
     first = len(p.parent)
     m = w.place[c, SIZE]
     q = w.place[c, ROWS]
@@ -103,22 +106,22 @@ def _add_to_joint(p: Family, w: Work, P: Floats, c: int, s: int, base: Floats) -
     for u in range(q):
         along[u] = 0.0
         for a in range(m):
-            along[u] += w.Y[c, u, a]
+            along[u] += Y[u, a]
     for u in range(q):
         force[u] = 0.0
         for o in range(q):
-            force[u] += w.M[c, u, o] * along[o]
+            force[u] += M[u, o] * along[o]
     total = 0.0
     for a in range(m):
         every += sums[a]
         row = sums[a]
         for u in range(q):
-            row -= force[u] * w.Y[c, u, a]
+            row -= force[u] * Y[u, a]
         total += row
-        w.r[n + s] += w.x[c, w.order[c, a]]
+        r[n + s] += x[order[a]]
         if first:
-            w.S[w.place_in_s[w.order[c, a]], first + s] += f * row
-    w.S[first + s, first + s] += f * total
+            S[place[order[a]], first + s] += f * row
+    S[first + s, first + s] += f * total
     base[first + s] += f * max(every, MIXED * absolute)
 
 
@@ -128,51 +131,53 @@ def coupling_multipliers(p: Family, w: Work, pool: Floats) -> int:
 
     Returns the number of lost pivots of S.
     """
-    C, n = p.B.shape
     S, r, place = w.S, w.r, w.place_in_s
-    tied = len(p.parent) > 0
-    first, J = len(p.parent), len(p.joint_total)
+    mu, tau, x = w.mu, w.tau, w.x
+    Y, M = w.Y, w.M
+    parent, joint, joint_total = p.parent, p.joint, p.joint_total
+    size, order = w.place, w.order
+    C, n = x.shape
+    tied = len(parent) > 0
+    first, J = len(parent), len(joint_total)
     if tied:
-        _sort_columns(w)
-    for i in range(first + J):
-        for j in range(first + J):
-            S[i, j] = 0.0
+        _sort_columns(w.free, place)
     row, base = w.scratch[0], w.scratch[3]
-    at = np.empty(n, np.int64)
-    for i in range(first):
-        w.mu[i] = 0.0
-        r[i] = -p.parent[i]
-    for s in range(J):
-        w.tau[s] = 0.0
-        r[n + s] = -p.joint_total[s]
     for i in range(first + J):
         base[i] = 0.0
+        for j in range(first + J):
+            S[i, j] = 0.0
+    at = np.empty(n, np.int64)
+    for i in range(first):
+        mu[i] = 0.0
+        r[i] = -parent[i]
+    for s in range(J):
+        tau[s] = 0.0
+        r[n + s] = -joint_total[s]
     for c in range(C):
-        P = inverse_of(w, pool, c)
+        P = inverse_of(size, pool, c)
         child_optimum(p, w, P, c, 0.0)
         if tied:
-            m = w.place[c, SIZE]
-            q = w.place[c, ROWS]
-            index = w.order[c]
+            m, q = size[c, SIZE], size[c, ROWS]
+            index, y = order[c], Y[c]
             f = 1.0 / p.scale[c]
             for a in range(m):
                 at[a] = place[index[a]]
             for a in range(m):
                 i = at[a]
-                r[index[a]] += w.x[c, index[a]]
+                r[index[a]] += x[c, index[a]]
                 base[i] += f * P[a, a]
                 for b in range(m):
                     row[b] = P[a, b]
                 for u in range(q):  # the projection: P - Y M Y'
                     t = 0.0
                     for o in range(q):
-                        t += w.M[c, u, o] * w.Y[c, o, a]
+                        t += M[c, u, o] * y[o, a]
                     for b in range(m):
-                        row[b] -= t * w.Y[c, u, b]
+                        row[b] -= t * y[u, b]
                 for b in range(m):
                     S[i, at[b]] += f * row[b]
-        if J and p.joint[c] >= 0:
-            _add_to_joint(p, w, P, c, p.joint[c], base)
+        if J and joint[c] >= 0:
+            _add_to_joint(p, w, P, c, joint[c], base)
     lost = cholesky(S, base, w.lost)
     for j in range(first):
         row[place[j]] = r[j]
@@ -180,9 +185,9 @@ def coupling_multipliers(p: Family, w: Work, pool: Floats) -> int:
         row[first + s] = r[n + s]
     triangular_solve(S, row)
     for j in range(first):
-        w.mu[j] = row[place[j]]
+        mu[j] = row[place[j]]
     for s in range(J):
-        w.tau[s] = row[first + s]
+        tau[s] = row[first + s]
     return lost
 
 
@@ -194,108 +199,119 @@ SINGLE = 60
 
 
 @inner
-def _cover_columns(p: Family, w: Work) -> None:
+def _cover_columns(mask: Bools, z: Floats, free: Bools, dirty: Bools) -> None:
     """Give every column of the family a free child: where none is, the one whose reduced cost is least."""
-    C, n = p.B.shape
+    C, n = mask.shape
     covered = np.zeros(n, np.bool_)
     for c in range(C):
         for j in range(n):
-            covered[j] |= w.free[c, j]
+            covered[j] |= free[c, j]
     for j in range(n):
         if covered[j]:
             continue
         best = -1
         for c in range(C):
-            if p.mask[c, j] and (best < 0 or w.z[c, j] < w.z[best, j]):
+            if mask[c, j] and (best < 0 or z[c, j] < z[best, j]):
                 best = c
         if best >= 0:
-            w.free[best, j] = True
-            w.dirty[best] = True
+            free[best, j] = True
+            dirty[best] = True
 
 
 @inner
-def _cover_joint(p: Family, w: Work) -> None:
-    """Give every joint total a free cell."""
-    C, n = p.B.shape
-    J = len(p.joint_total)
+def _cover_joint(mask: Bools, joint: Ints, J: int, z: Floats, free: Bools, dirty: Bools) -> None:
+    """Give each of the J joint totals a free cell."""
+    C, n = mask.shape
     child, cell = np.full(J, -1), np.full(J, -1)
     covered = np.zeros(J, np.bool_)
     for c in range(C):
-        s = p.joint[c]
+        s = joint[c]
         if s < 0 or covered[s]:
             continue
         for j in range(n):
-            if w.free[c, j]:
+            if free[c, j]:
                 covered[s] = True
                 break
-            if p.mask[c, j] and (child[s] < 0 or w.z[c, j] < w.z[child[s], cell[s]]):
+            if mask[c, j] and (child[s] < 0 or z[c, j] < z[child[s], cell[s]]):
                 child[s], cell[s] = c, j
     for s in range(J):
         if not covered[s] and child[s] >= 0:
-            w.free[child[s], cell[s]] = True
-            w.dirty[child[s]] = True
+            free[child[s], cell[s]] = True
+            dirty[child[s]] = True
 
 
 @njit(cache=True, nogil=True)
-def cover_rows(p: Family, w: Work) -> None:
+def cover_rows(mask: Bools, groups: Bools, side: Sides, z: Floats, free: Bools, dirty: Bools) -> None:
     """Give every active row a free cell."""
-    C, n = p.B.shape
+    C, n = mask.shape
     for c in range(C):
-        for k in range(p.groups.shape[0]):
-            if w.side[c, k] == 0:
+        for k in range(groups.shape[0]):
+            if side[c, k] == 0:
                 continue
             best = -1
             for j in range(n):
-                if not p.groups[k, j]:
+                if not groups[k, j]:
                     continue
-                if w.free[c, j]:
+                if free[c, j]:
                     best = -1
                     break
-                if p.mask[c, j] and (best < 0 or w.z[c, j] < w.z[c, best]):
+                if mask[c, j] and (best < 0 or z[c, j] < z[c, best]):
                     best = j
             if best >= 0:
-                w.free[c, best] = True
-                w.dirty[c] = True
+                free[c, best] = True
+                dirty[c] = True
 
 
 @inner
-def _reduced_costs(p: Family, w: Work) -> None:
+def _reduced_costs(
+    scale: Floats, groups: Bools, joint: Ints, mu: Floats, tau: Floats, lam: Floats, z: Floats
+) -> None:
     """Finish the reduced costs: ``z = scale (H x - b) + mu + tau + G' lambda``."""
-    C, n = p.B.shape
+    C, n = z.shape
     for c in range(C):
-        z = w.z[c]
-        f = p.scale[c]
+        f = scale[c]
         for j in range(n):
-            z[j] = f * z[j] + w.mu[j]
-        if len(p.joint) and p.joint[c] >= 0:
+            z[c, j] = f * z[c, j] + mu[j]
+        if len(joint) and joint[c] >= 0:
+            t = tau[joint[c]]
             for j in range(n):
-                z[j] += w.tau[p.joint[c]]
-        for k in range(p.groups.shape[0]):
-            t = w.lam[c, k]
+                z[c, j] += t
+        for k in range(groups.shape[0]):
+            t = lam[c, k]
             if t != 0.0:
                 for j in range(n):
-                    if p.groups[k, j]:
-                        z[j] += t
+                    if groups[k, j]:
+                        z[c, j] += t
 
 
 @inner
-def _right_side(p: Family, w: Work, c: int, k: int, tolerance: float) -> int:
-    """Side on which row k of child c belongs, given x and lambda."""
-    side = int(w.side[c, k])
+def _right_side(
+    side: int,
+    force: float,
+    most: float,
+    group: Bools,
+    x: Floats,
+    lower: float,
+    upper: float,
+    tolerance: float,
+) -> int:
+    """Side on which a row of a child belongs, given its `side` now, its multiplier `force`, and x.
+
+    A multiplier has the wrong sign beyond `most`, a sum of x beyond `tolerance`.
+    """
     if side == EQUAL:
         return side
     if side != 0:
-        wrong = side * w.lam[c, k] < -tolerance * p.scale[c]
-        return 0 if wrong else side
+        return 0 if side * force < -most else side
     total = 0.0
-    for j in range(p.B.shape[1]):
-        if p.groups[k, j]:
-            total += w.x[c, j]
-    if total < p.lower[c, k] - tolerance:
+    for j in range(len(x)):
+        if group[j]:
+            total += x[j]
+    if total < lower - tolerance:
         side = -1
-    elif total > p.upper[c, k] + tolerance:
+    elif total > upper + tolerance:
         side = 1
-    return EQUAL if side != 0 and p.lower[c, k] == p.upper[c, k] else side
+    return EQUAL if side != 0 and lower == upper else side
 
 
 @inner
@@ -305,40 +321,52 @@ def _flip(p: Family, w: Work, tolerance: float, least: float, single: bool) -> i
     Of the cells that want to enter, only those enter whose reduced cost is at least `least` times the child's
     worst: entering cells compete for the same counts, and most of the weak ones would have to leave again.
     """
-    C, n = p.B.shape
+    mask, groups = p.mask, p.groups
+    free, side, dirty = w.free, w.side, w.dirty
+    x, z, lam = w.x, w.z, w.lam
+    C, n = x.shape
     wrong = 0
     last_c, last_j, last_side = -1, -1, 0
     for c in range(C):
         ztol = tolerance * p.scale[c]
         worst = 0.0
         for j in range(n):
-            if p.mask[c, j] and not w.free[c, j]:
-                worst = min(worst, w.z[c, j])
+            if mask[c, j] and not free[c, j]:
+                worst = min(worst, z[c, j])
         enter = min(least * worst, -ztol)
         for j in range(n):
-            leaves = w.free[c, j] and w.x[c, j] < -tolerance
-            if leaves or (p.mask[c, j] and not w.free[c, j] and w.z[c, j] < -ztol):
+            leaves = free[c, j] and x[c, j] < -tolerance
+            if leaves or (mask[c, j] and not free[c, j] and z[c, j] < -ztol):
                 wrong += 1
                 if single:
                     last_c, last_j = c, j
-                elif leaves or w.z[c, j] <= enter:
-                    w.free[c, j] = not w.free[c, j]
-                    w.dirty[c] = True
-        for k in range(p.groups.shape[0]):
-            side = _right_side(p, w, c, k, tolerance)
-            if side != w.side[c, k]:
+                elif leaves or z[c, j] <= enter:
+                    free[c, j] = not free[c, j]
+                    dirty[c] = True
+        for k in range(side.shape[1]):
+            right = _right_side(
+                int(side[c, k]),
+                lam[c, k],
+                ztol,
+                groups[k],
+                x[c],
+                p.lower[c, k],
+                p.upper[c, k],
+                tolerance,
+            )
+            if right != side[c, k]:
                 wrong += 1
                 if single:
-                    last_c, last_j, last_side = c, n + k, side
+                    last_c, last_j, last_side = c, n + k, right
                 else:
-                    w.side[c, k] = side
-                    w.dirty[c] = True
+                    side[c, k] = right
+                    dirty[c] = True
     if last_c >= 0:
         if last_j < n:
-            w.free[last_c, last_j] = not w.free[last_c, last_j]
+            free[last_c, last_j] = not free[last_c, last_j]
         else:
-            w.side[last_c, last_j - n] = last_side
-        w.dirty[last_c] = True
+            side[last_c, last_j - n] = last_side
+        dirty[last_c] = True
     return wrong
 
 
@@ -371,21 +399,21 @@ def _stalled(progress: Floats, wrong: int) -> bool:
 
 
 @inner
-def _proximal_step(p: Family, w: Work, center: Floats, ridge: float) -> float:
+def _proximal_step(x: Floats, center: Floats, ridge: float, B: Floats) -> float:
     """Move the centre to x. Returns the optimality error of x: ridge times the longest step."""
-    C, n = p.B.shape
+    C, n = B.shape
     moved = 0.0
     for c in range(C):
         for j in range(n):
-            step = w.x[c, j] - center[c, j]
+            step = x[c, j] - center[c, j]
             moved = max(moved, abs(step))
             center[c, j] += step
-            p.B[c, j] += ridge * step
+            B[c, j] += ridge * step
     return ridge * moved
 
 
-@njit(cache=True, nogil=True)
-def change_sides(
+@inner
+def _change_sides(
     p: Family, w: Work, lost: int, center: Floats, ridge: float, tolerance: float, progress: Floats, step: int
 ) -> int:
     """End an iteration, of which x, the multipliers and the gradients are known: wrong signs change sides.
@@ -401,7 +429,7 @@ def change_sides(
     if step == 1:
         _begin(progress, most)
         progress[ENTER] = 0.5
-    _reduced_costs(p, w)
+    _reduced_costs(p.scale, p.groups, p.joint, w.mu, w.tau, w.lam, w.z)
     constrained = p.groups.shape[0] > 0 or len(p.joint_total) > 0
     degenerate = resolve_dependencies(p, w, lost, 10.0 * tolerance) if constrained else UNCHANGED
     if degenerate != UNCHANGED:
@@ -410,13 +438,12 @@ def change_sides(
     progress[ENTER] = EAGER * progress[ENTER] if step < 4 else 0.0
     if wrong:
         return STALLED if _stalled(progress, wrong) else CHANGED
-    if ridge == 0.0 or _proximal_step(p, w, center, ridge) <= tolerance:
+    if ridge == 0.0 or _proximal_step(w.x, center, ridge, p.B) <= tolerance:
         return OK
     _begin(progress, most)
     return CHANGED
 
 
-@njit(cache=True, nogil=True)
 def pdas(
     p: Family, free: Bools, side: Sides, center: Floats, ridge: float, limit: int, tolerance: float
 ) -> tuple[int, int, Floats, Floats, Floats, Floats]:
@@ -433,15 +460,27 @@ def pdas(
       (J,), (C, K).
     """
     w = workspace(p, free, side)
-    C = len(p.B)
-    K = p.groups.shape[0]
+    status, step = _iterate(p, w, center, ridge, limit, tolerance)
+    return status, step, w.x, w.mu, w.tau, w.lam
+
+
+@njit(cache=True, nogil=True)
+def _iterate(
+    p: Family, w: Work, center: Floats, ridge: float, limit: int, tolerance: float
+) -> tuple[int, int]:
+    """Change the active set until it is that of the optimum. Returns status and iterations."""
+    mask, groups = p.mask, p.groups
+    lower, upper = p.lower, p.upper
+    free, side, dirty = w.free, w.side, w.dirty
+    z = w.z
+    C = len(mask)
     J = len(p.joint_total)
     tied = len(p.parent) > 0
     # Equalities sit on their bound from the start.
-    for k in range(K):
+    for k in range(len(groups)):
         fixed = 0
         for c in range(C):
-            if p.lower[c, k] == p.upper[c, k]:
+            if lower[c, k] == upper[c, k]:
                 side[c, k] = EQUAL
                 fixed += 1
         if tied and fixed == C:  # one of them follows from the parent; if it does not, its sign will be wrong
@@ -454,15 +493,23 @@ def pdas(
         step += 1
         # A system that can be solved: every row has a free cell.
         if tied:
-            _cover_columns(p, w)
+            _cover_columns(mask, z, free, dirty)
         if J:
-            _cover_joint(p, w)
-        cover_rows(p, w)
+            _cover_joint(mask, p.joint, J, z, free, dirty)
+        cover_rows(mask, groups, side, z, free, dirty)
         # P_c of the active set, then S (mu, tau) = r, then x and lambda, then z.
         pool, regular = factorise(p, w, pool)
         if not regular:
-            return SINGULAR, step, w.x, w.mu, w.tau, w.lam
+            return SINGULAR, step
         lost = coupling_multipliers(p, w, pool) if tied or J else 0
         recover(p, w, pool)
-        status = change_sides(p, w, lost, center, ridge, tolerance, progress, step)
-    return (STALLED if status == CHANGED else status), step, w.x, w.mu, w.tau, w.lam
+        status = _change_sides(p, w, lost, center, ridge, tolerance, progress, step)
+    return (STALLED if status == CHANGED else status), step
+
+
+@njit(cache=True, nogil=True)
+def change_sides(
+    p: Family, w: Work, center: Floats, ridge: float, tolerance: float, progress: Floats, step: int
+) -> int:
+    """End an iteration of a caller in Python, without rows that tie children together."""
+    return _change_sides(p, w, 0, center, ridge, tolerance, progress, step)
