@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from numba import njit
 
-from opendas.arrays.kernels import inner
+from opendas.arrays.kernels import inner, inner_options
 
 
 @inner
@@ -29,9 +29,18 @@ def test_compiled_functions_call_it_and_python_is_refused() -> None:
         _double(3)
 
 
+def test_a_numba_that_was_not_tried_compiles_in_its_own_way() -> None:
+    tried = [
+        version
+        for version in ((0, 60), (0, 61), (0, 68), (0, 69), (1, 0))
+        if "pipeline_class" in inner_options(version)
+    ]
+    assert tried == [(0, 61), (0, 68)]
+
+
 MODULE = """
 from numba import njit
-from opendas.arrays.kernels import inner
+from opendas.arrays.kernels import inner, inner_options
 
 @inner
 def sixth(x):

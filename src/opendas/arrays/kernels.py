@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
-from numba import njit
+from numba import njit, version_info
 from numba.core.registry import CPUDispatcher
 from numpy.typing import NDArray
 
@@ -15,11 +15,16 @@ from opendas.arrays.linking import InnerCompiler
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_TO_LINK: dict[str, Any] = {
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-    "pipeline_class": InnerCompiler,
-}
+LINKED_WITH = (0, 61), (0, 68)
+"""The oldest and newest numba with which :mod:`opendas.arrays.linking` was tried; with others functions are
+compiled in numba's own way, which takes longer."""
+
+
+def inner_options(numba: tuple[int, ...]) -> dict[str, Any]:
+    """Return how a version of numba, as its first two numbers, compiles inner functions."""
+    options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    oldest, newest = LINKED_WITH
+    return options | ({"pipeline_class": InnerCompiler} if oldest <= numba <= newest else {})
 
 
 class _Inner(CPUDispatcher):
@@ -41,7 +46,7 @@ def inner(function: Function) -> Function:
     TypeError
         Where Python calls the function.
     """
-    compiled: Any = njit(function, cache=True, nogil=True, **_TO_LINK)
+    compiled: Any = njit(function, cache=True, nogil=True, **inner_options(version_info.short))
     if isinstance(compiled, CPUDispatcher):  # not where NUMBA_DISABLE_JIT leaves all to Python
         compiled.__class__ = _Inner
     return cast(Function, compiled)
