@@ -56,6 +56,14 @@ def asked(subject: subjects.Subject, **more: str) -> tuple[int, dict[str, Any]]:
     return answer.status_code, answer.json()
 
 
+def test_a_run_that_would_be_refused_is_said_to_be(persons: RunSubject) -> None:
+    status, answer = asked(persons)
+    assert status == 200
+    for said in (" ".join(persons.notes), unescape(str(answer))):
+        assert "opendas run and plan refuse run-dhc-persons.toml" in said
+        assert "Tie the run to an earlier release" in said
+
+
 def test_expected_errors_are_those_of_plan(persons: RunSubject) -> None:
     found = answer_budget(persons, persons.start())
     plan, frame, workload = persons.run.plan, persons.run.frame, persons.product.workload

@@ -41,6 +41,7 @@ from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.composition import WorstLoss
 from opendas.report.views import query_words
 from opendas.runs.context.run import Run
+from opendas.runs.prepare import check_without_records
 from opendas.runs.progress.processes import available_memory_mb
 from opendas.runs.simulated.forecast import timed, why_untried
 from opendas.runs.simulated.trial import DRAWS, Trial, TriedRow
@@ -293,6 +294,10 @@ class RunSubject(Subject):
             )
         if self.many_cells:
             self.later, self.never = self._planned_errors()
+        try:
+            check_without_records(run)
+        except OpendasError as error:
+            self.notes += (f"As it stands, opendas run and plan refuse {run.path.name}: {error}",)
 
     def start(self) -> Budget:
         """Return the budget of the run file."""
