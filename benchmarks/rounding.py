@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
+from numba import njit
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from opendas.solvers.rounding import kernels, snapping
@@ -28,6 +29,7 @@ from opendas.solvers.rounding.laminar import forest
 from opendas.solvers.rounding.network import Family, Nodes, build_network, solve_pass
 from opendas.solvers.rounding.rounding import UNBOUNDED, round_family
 
+simplex = njit(network_simplex.py_func)  # only compiled functions call the solver itself
 LEVELS = (8, 2, 2, 63)
 # name: (children, cells, people, noise sd, seeds)
 SIZES = {
@@ -174,7 +176,7 @@ def ours_alone(network):
     """Our simplex on a copy of the same arcs, primary costs only; the flow."""
     flow, parent, pred = network.flow.copy(), network.parent.copy(), network.pred.copy()
     started = network._replace(costs=network.costs[:2], flow=flow, parent=parent, pred=pred)
-    network_simplex(started, 0, 0)
+    simplex(started, 0, 0)
     return flow
 
 

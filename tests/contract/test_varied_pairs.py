@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.dense_curvature import DenseCurvature
+from support.entry import entry
 from support.general.clarabel import solve as solve_clarabel
 from support.random_family import random_family
 from support.random_joint import random_joint
@@ -82,7 +83,7 @@ def test_kernels_are_those_of_the_matrices(seed):
         solvable = curvature.diagonal()[c] > 0.0
         free = solvable & (rng.random(n) < 0.7)
         cells, P = np.zeros(n, np.int64), np.full((n, n), np.nan)
-        m, fine = paired_inverse(pairs, c, free, cells, P)
+        m, fine = entry(paired_inverse)(pairs, c, free, cells, P)
         assert fine
         assert m == free.sum()
         F = cells[:m]
@@ -90,7 +91,7 @@ def test_kernels_are_those_of_the_matrices(seed):
         np.testing.assert_allclose(P[:m, :m] @ A[c][np.ix_(F, F)], np.eye(m), atol=1e-8)
         z, y = np.zeros(n), np.zeros(n)
         y[F] = rng.normal(size=m)
-        paired_times(pairs, c, cells, m, y, z)
+        entry(paired_times)(pairs, c, cells, m, y, z)
         np.testing.assert_allclose(z, A[c] @ y, atol=1e-12)
         one = pairs._replace(alpha=pairs.alpha[c : c + 1], beta=pairs.beta[c : c + 1])
         Z = paired_guess(one, free[None], x[c : c + 1])

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from opendas.errors import EstimationError
 from opendas.solvers.rounding.flow import MAX_POTENTIAL, Network, network_simplex
+from support.entry import entry
 
 
 def min_cost_flow(
@@ -61,7 +62,7 @@ def min_cost_flow(
     parent = np.append(root, -1).astype(np.int32)
     pred = np.append(arcs + each, -1).astype(np.int32)
     network = Network(all_tail, all_head, all_capacity, all_costs, flow, parent, pred)
-    network_simplex(network, nodes, 0)
+    entry(network_simplex)(network, nodes, 0)
     return flow[:arcs], int(flow[arcs:].sum()) // 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import linprog
+from support.entry import entry
 from support.min_cost_flow import check_costs, min_cost_flow
 from support.seeds import seeds
 
@@ -121,17 +122,17 @@ def test_the_tree_stays_strongly_feasible(seed):
     parent = np.r_[np.full(2 * size, root), -1].astype(np.int32)
     pred = np.r_[real + np.arange(2 * size), -1].astype(np.int32)
     state = np.r_[np.full(real, module.LOWER), np.full(2 * size, module.TREE)].astype(np.int8)
-    tree = module._plant(parent, pred, tail)
-    module._set_potentials(tree, root, cost)
+    tree = entry(module._plant)(parent, pred, tail)
+    entry(module._set_potentials)(tree, root, cost)
     arcs = module._Arcs(tail, head, capacity, cost, flow, state)
     candidates = np.arange(len(tail), dtype=np.uint32)
     start, degenerate = np.int64(0), 0
     for _ in range(10_000):
-        a, start = module._entering(arcs, tree.potential, candidates, start, 10)
+        a, start = entry(module._entering)(arcs, tree.potential, candidates, start, 10)
         if a == module.NONE:
             break
         before = flow.copy()
-        module._pivot(tree, root, a, arcs)
+        entry(module._pivot)(tree, root, a, arcs)
         degenerate += int((flow == before).all())
         inner = np.arange(nodes - 1)
         carried, room = flow[tree.arc[inner]], capacity[tree.arc[inner]]

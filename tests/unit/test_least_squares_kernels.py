@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from support.entry import entry
 from support.seeds import seeds
 
 from opendas.solvers.least_squares.direct import project_column, unconstrained
@@ -40,13 +41,13 @@ def test_inverse_follows_the_cells_that_enter_and_leave(n):
             order.append(j)
         else:
             k = int(rng.integers(len(order)))
-            remove(P, len(order), k, work)
+            entry(remove)(P, len(order), k, work)
             order[k] = order[-1]
             order.pop()
         m = len(order)
         np.testing.assert_allclose(P[:m, :m] @ H[np.ix_(order, order)], np.eye(m), atol=1e-9)
         v = rng.normal(size=m)
-        symmetric_times(P, m, v, work)
+        entry(symmetric_times)(P, m, v, work)
         np.testing.assert_allclose(work[:m], P[:m, :m] @ v, atol=1e-12)
 
 
@@ -113,7 +114,7 @@ def test_singular_system_is_solved_if_consistent_and_names_its_null_vector(n):
     triangular_solve(U, x)
     np.testing.assert_allclose(A @ x, b, atol=1e-9)
     y = np.empty(n)
-    null_vector(U, int(lost.argmax()), y)
+    entry(null_vector)(U, int(lost.argmax()), y)
     assert np.abs(y).max() == 1.0
     np.testing.assert_allclose(A @ y, 0.0, atol=1e-9)
 
@@ -140,7 +141,7 @@ def test_projection_of_a_column_is_the_best_over_all_active_sets(seed):
             if cost < value - 1e-12:
                 best, value = x, cost
     x = np.empty(C)
-    _, fine = project_column(z, scale, total, lower, upper, x)
+    _, fine = entry(project_column)(z, scale, total, lower, upper, x)
     assert fine
     np.testing.assert_allclose(x, best, atol=1e-8)
 
@@ -148,8 +149,8 @@ def test_projection_of_a_column_is_the_best_over_all_active_sets(seed):
 def test_projection_says_when_the_bounds_allow_nothing():
     x = np.empty(2)
     one = np.ones(2)
-    assert not project_column(one, one, 5.0, np.zeros(2), one, x)[1]
-    assert not project_column(one, one, 1.0, one, 2 * one, x)[1]
+    assert not entry(project_column)(one, one, 5.0, np.zeros(2), one, x)[1]
+    assert not entry(project_column)(one, one, 1.0, one, 2 * one, x)[1]
 
 
 def frozen(array):

@@ -307,7 +307,7 @@ def one_cell(p: Family) -> tuple[bool, Floats, Floats, Floats]:
     return fine and within, x.reshape((C, 1)), np.full(1, theta), lam
 
 
-@njit(cache=True, nogil=True)
+@inner
 def project_column(
     z: Floats, scale: Floats, total: float, lower: Floats, upper: Floats, x: Floats
 ) -> tuple[float, bool]:
@@ -385,7 +385,7 @@ def _solve_together(U: Floats, B: Floats, Z: Floats) -> None:
             for j in range(n):
                 W[j, c] = B[first + c, j]
         for i in range(n):
-            _less_the_rest(W, i, U[i], 0, i)
+            _less_the_rest(W, i, U[i], np.int64(0), i)  # a literal would have it compiled again
         for i in range(n - 1, -1, -1):
             _less_the_rest(W, i, U[i], i + 1, n)
         for c in range(some):

@@ -24,7 +24,7 @@ HUGE = 1e150
 ZERO, ONE, TWO, THREE, FOUR, FIVE, SIX, SEVEN, EIGHT = (np.uint64(k) for k in range(9))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def symmetric_times(P: Floats, m: int, v: Floats, out: Floats) -> None:
     """Set ``out[:m] = P[:m, :m] @ v[:m]`` for symmetric P, four rows at a time."""
     for b in range(m):
@@ -65,7 +65,7 @@ def insert(P: Floats, m: int, h: Floats, diagonal: float, work: Floats, least: f
     return True
 
 
-@njit(cache=True, nogil=True)
+@inner
 def remove(P: Floats, m: int, k: int, work: Floats) -> None:
     """Shrink the inverse ``P[:m, :m]`` by index k; the last index takes its place."""
     inverse = 1.0 / P[k, k]
@@ -166,7 +166,7 @@ def triangular_solve(U: Floats, x: Floats) -> None:
         x[i] = ((f0 + f1) + (f2 + f3)) / U[i, i]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def null_vector(U: Floats, k: int, y: Floats) -> None:
     """Set y to the null vector of ``U' U`` that belongs to the lost pivot k, scaled to largest entry 1."""
     n = U.shape[0]

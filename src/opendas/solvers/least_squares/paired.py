@@ -188,7 +188,7 @@ def paired_column(pairs: Pairs, c: int, j: int, index: Ints, m: int, h: Floats) 
     return float(along[kind[j]] + here[kind[j]])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def paired_times(pairs: Pairs, c: int, order: Ints, m: int, x: Floats, z: Floats) -> None:
     """Add ``A_c x`` to z, of shape (n,); x is positive on the first m cells of `order` only."""
     alpha, beta, kind, begin, end = pairs.alpha[c], pairs.beta[c], pairs.kind, pairs.begin, pairs.end
@@ -309,7 +309,7 @@ def _core(alpha: Floats, N: Floats, kinds: Ints, count: int) -> Floats:
     return C
 
 
-@njit(cache=True, nogil=True)
+@inner
 def paired_inverse(pairs: Pairs, c: int, free: Bools, order: Ints, P: Floats) -> tuple[int, bool]:
     """Set ``P = A_FF^-1`` in the order of cells that is left in `order`. Returns m, and False if singular."""
     kind = pairs.kind

@@ -387,7 +387,7 @@ def _begin(progress: Floats, most: float) -> None:
 def _stalled(progress: Floats, wrong: int) -> bool:
     """Whether wrong signs have not become fewer for too long, one change at a time included."""
     if wrong < progress[FEWEST]:
-        _begin(progress, wrong)
+        _begin(progress, float(wrong))
         return False
     progress[LEFT] -= 1
     if progress[LEFT] >= 0:
@@ -512,4 +512,5 @@ def change_sides(
     p: Family, w: Work, center: Floats, ridge: float, tolerance: float, progress: Floats, step: int
 ) -> int:
     """End an iteration of a caller in Python, without rows that tie children together."""
-    return _change_sides(p, w, 0, center, ridge, tolerance, progress, step)
+    none = np.int64(0)  # a literal would have all of it compiled again
+    return _change_sides(p, w, none, center, ridge, tolerance, progress, step)

@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from opendas.arrays.kernels import inner
 
@@ -73,7 +72,7 @@ class _Tree(NamedTuple):
     potential: Any
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _plant(parent, pred, tail):
     """Link the tree of the given parents and arcs; potentials are set by :func:`_set_potentials`."""
     nodes = len(parent)
@@ -105,7 +104,7 @@ def _plant(parent, pred, tail):
     )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _set_potentials(tree, root, cost):
     """Set potentials from the root down, so that tree arcs have reduced cost zero."""
     above, arc, outward, child, following, _, _, potential = tree
@@ -123,7 +122,7 @@ def _set_potentials(tree, root, cost):
             v = following[v]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _entering(arcs, potential, candidates, start, block):
     """Block pricing: the most violating arc of the next block that has one; NONE if no arc is."""
     tail, head, _, cost, _, state = arcs
@@ -215,7 +214,7 @@ def _shift(tree, root, top, shift):
         v = following[v]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _pivot(tree, root, entering, arcs):
     """Push flow around the cycle that ``entering`` closes and exchange it for the last blocking arc."""
     tail, head, capacity, cost, flow, state = arcs
@@ -279,7 +278,7 @@ def _pivot(tree, root, entering, arcs):
     _shift(tree, root, u_in, -reduced if outward[u_in] else reduced)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def network_simplex(network, root, first_rank):
     """Improve a feasible flow to a lexicographically least-cost one, from a strongly feasible tree.
 
