@@ -119,7 +119,7 @@ def _along_direction(
 
 
 @inner
-def resolve_dependencies(p: Family, w: Work, lost: int, tolerance: float) -> int:
+def resolve_dependencies(p: Family, w: Work, lost: int | np.int64, tolerance: float) -> int:
     """Deal with every dependency of the active set.
 
     Returns ``CHANGED`` if the active set changed, so that x means nothing yet, and ``UNBOUNDED`` if some

@@ -353,7 +353,7 @@ def project_column(
 
 
 @inner
-def _less_the_rest(W: Floats, i: int, f: Floats, low: int, high: int) -> None:
+def _less_the_rest(W: Floats, i: int, f: Floats, low: int | np.int64, high: int) -> None:
     """Set row i of W to ``(W_i - sum_j f_j W_j) / f_i``, the sum over `low` to `high` - 1 in this order.
 
     Its eight columns stay in registers.

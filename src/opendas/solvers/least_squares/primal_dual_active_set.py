@@ -414,7 +414,14 @@ def _proximal_step(x: Floats, center: Floats, ridge: float, B: Floats) -> float:
 
 @inner
 def _change_sides(
-    p: Family, w: Work, lost: int, center: Floats, ridge: float, tolerance: float, progress: Floats, step: int
+    p: Family,
+    w: Work,
+    lost: int | np.int64,
+    center: Floats,
+    ridge: float,
+    tolerance: float,
+    progress: Floats,
+    step: int,
 ) -> int:
     """End an iteration, of which x, the multipliers and the gradients are known: wrong signs change sides.
 
