@@ -11,8 +11,6 @@ from numba import njit, version_info
 from numba.core.registry import CPUDispatcher
 from numpy.typing import NDArray
 
-from opendas.arrays.linking import InnerCompiler
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 LINKED_WITH = (0, 61), (0, 68)
@@ -24,7 +22,11 @@ def inner_options(numba: tuple[int, ...]) -> dict[str, Any]:
     """Return how a version of numba, as its first two numbers, compiles inner functions."""
     options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     oldest, newest = LINKED_WITH
-    return options | ({"pipeline_class": InnerCompiler} if oldest <= numba <= newest else {})
+    if oldest <= numba <= newest:
+        from opendas.arrays.linking import InnerCompiler  # its bases may be missing in other versions
+
+        options["pipeline_class"] = InnerCompiler
+    return options
 
 
 class _Inner(CPUDispatcher):

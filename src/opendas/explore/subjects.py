@@ -267,7 +267,10 @@ class RunSubject(Subject):
 
     def __init__(self, run: Run) -> None:
         self.run, self.run_path = run, run.path
-        self._bare = spine = build_spine(run.frame, run.resolved.recipe, lambda spine: spine)
+        recipe = run.resolved.recipe
+        self._bare = spine = (
+            run.spine if recipe.bypass is None else build_spine(run.frame, recipe, lambda spine: spine)
+        )
         held = run.product.invariant_levels(spine)
         super().__init__(
             "run",
