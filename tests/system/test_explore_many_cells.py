@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from dataclasses import replace
@@ -31,7 +32,8 @@ from opendas.explore.session import Session, make_session
 from opendas.explore.subjects import RunSubject
 from opendas.explore.two_histograms import TwoHistograms
 from opendas.gls.expected_error import expected_rows
-from opendas.intervals.expected_margins import expected_on_margin, expected_total, margin_rows
+from opendas.intervals.expected_margins import expected_on_margin, expected_total, margin_costs, margin_rows
+from opendas.runs import plan as plan_module
 
 HOST = "127.0.0.1:8321"
 
@@ -67,7 +69,8 @@ def test_a_run_that_would_be_refused_is_said_to_be(persons: RunSubject) -> None:
 def test_expected_errors_are_those_of_plan(persons: RunSubject) -> None:
     found = answer_budget(persons, persons.start())
     plan, frame, workload = persons.run.plan, persons.run.frame, persons.product.workload
-    rows = (*expected_rows(expected_total(plan), frame), *margin_rows(plan, frame))
+    small = [name for name in persons.queries if 1 < workload.group(name).size <= 100]
+    rows = (*expected_rows(expected_total(plan), frame), *margin_rows(plan, frame, small))
     planned = {(row.name, row.query): row.mean_sd for row in rows}
     assert set(persons.levels) - set(persons.off_spine) > {"block"}
     every = zip(plan.spine.levels, plan.spine.shares, strict=True)
@@ -166,6 +169,22 @@ def test_households_and_all_units_share_a_budget(census: Path) -> None:
         subject, **{f"a.q0.{n}": "" for n, q in enumerate(subject.queries)} | {"a.l0": "0"}
     )
     assert status == 422
+
+
+def test_a_plan_names_errors_that_memory_has_no_room_for(
+    census: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = opendas.load(census / "run-dhc-units.toml")
+    small = {name for name in run.product.query_names if 1 < run.product.workload.group(name).size <= 100}
+    assert {row.query for row in plan_module.make_plan(run).expected} == {"total", *small}
+    costs = margin_costs(expected_total(run.plan), run.product, math.inf)
+    room = min(costs[name].megabytes for name in small)
+    monkeypatch.setattr(plan_module, "available_memory_mb", lambda: 2 * room)
+    plan = plan_module.make_plan(run)
+    fit = {name for name in small if costs[name].megabytes <= room}
+    assert {row.query for row in plan.expected} == {"total", *fit}
+    (said,) = (one for one in plan.warnings if "half of the free memory" in one)
+    assert said.startswith(f"expected errors of {', '.join(sorted(small - fit))} are not computed")
 
 
 def check_parts(subject: TwoHistograms, run: opendas.Run) -> None:

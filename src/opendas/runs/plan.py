@@ -19,7 +19,13 @@ from opendas.geography.spine import Spine
 from opendas.geography.summary import SpineSummary, summarise
 from opendas.gls.expected_error import ExpectedRow, expected_rows
 from opendas.gls.expected_topdown import GainRow, gain_rows
-from opendas.intervals.expected_margins import MOST_CELLS, MOST_ROWS, expected_total, margin_rows
+from opendas.intervals.expected_margins import (
+    MOST_CELLS,
+    MOST_ROWS,
+    expected_total,
+    margin_costs,
+    margin_rows,
+)
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protected import Protection, protection_of
 from opendas.privacy.exact import format_fraction
@@ -30,6 +36,7 @@ from opendas.runs.context.facts import noise_rows
 from opendas.runs.context.run import Run
 from opendas.runs.options import RunOptions
 from opendas.runs.prepare import MOST_RECORDS, check_without_records
+from opendas.runs.progress.processes import available_memory_mb
 from opendas.runs.simulated.forecast import Forecast, forecast_run, measure_small_run
 from opendas.runs.simulated.sparse import sparse_warning
 from opendas.runs.simulated.trial import ONE_DRAW, OtherEstimator, Trial, Tried, other_estimator
@@ -175,14 +182,26 @@ def make_plan(run: Run, records: float | None = None) -> PlanTable:
     plan, protection = run.plan, protection_of(run.protection)
     check_without_records(run)
     error, large = expected_total(plan), run.product.schema.size > MOST_CELLS
-    expected = (*expected_rows(error, run.frame), *(margin_rows(plan, run.frame) if large else ()))
+    warnings = list(_warnings(run, plan))
+    expected = expected_rows(error, run.frame)
+    if large:
+        small = {
+            name for name in run.product.query_names if 1 < run.product.workload.group(name).size <= MOST_ROWS
+        }
+        fit = [name for name in margin_costs(error, run.product, available_memory_mb() / 2) if name in small]
+        expected += margin_rows(plan, run.frame, fit)
+        if small.difference(fit):
+            warnings.append(
+                f"expected errors of {', '.join(sorted(small.difference(fit)))} are not computed: they take "
+                "more than half of the free memory of this machine on so many kinds of geounits."
+            )
     gains: tuple[GainRow, ...] = ()
     if run.resolved.estimator != "block-by-block" and not large:
         gains = gain_rows(error, run.product.query_names)
     return PlanTable(
         run,
         noise_rows(plan),
-        tuple(_warnings(run, plan)),
+        tuple(warnings),
         (*run.reader.frame()[1], *run.domain_stamps),
         expected,
         run.resolved.budget.source,
