@@ -71,7 +71,7 @@ test: lint
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS) $(FAST)
 
 test-all: lint
-	OPENDAS_SEEDS=all $(BIN)/python -m pytest -q $(PYTEST_ARGS) --doctest-modules src/opendas tests
+	OPENDAS_SEEDS=$${OPENDAS_SEEDS:-all} $(BIN)/python -m pytest -q $(PYTEST_ARGS) --doctest-modules src/opendas tests
 
 matrix:
 	.ci/matrix $(MATRIX_ARGS)

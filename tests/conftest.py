@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from numba.core.dispatcher import Dispatcher
-from support.seeds import examples
+from support.seeds import NEW_EXAMPLES, examples
 
 collect_ignore_glob = ["reference/make_*.py"]  # scripts that need what tests do not
 
-# No test depends on how busy the machine is; few examples while one works, all in the whole check.
-settings.register_profile("here", deadline=None, max_examples=examples(settings().max_examples))
+# No test depends on how busy the machine is, or on chance unless one asks for it.
+settings.register_profile(
+    "here", deadline=None, max_examples=examples(settings().max_examples), derandomize=not NEW_EXAMPLES
+)
 settings.load_profile("here")
 
 

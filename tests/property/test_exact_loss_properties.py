@@ -84,7 +84,8 @@ def test_finer_grids_agree_with_coarser_ones(changes: ChangedAnswers, delta: str
     coarse, fine = (ComposedLoss(changes, points).epsilon(delta) for points in (POINTS, POINTS << 3))
     assert coarse.lower <= fine.upper
     assert fine.lower <= coarse.upper
-    assert fine.gap <= coarse.gap + 1e-9
+    # rounding of the transform, about 1e-7 of delta, is all the gap that a few answers have
+    assert fine.gap <= coarse.gap + 1e-7
 
 
 @settings(max_examples=examples(10), deadline=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from html import unescape
@@ -43,6 +44,13 @@ def census(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("census")
     make_census(write_zip(folder / "fb2020.pl.zip", some_blocks("44"), 2020), folder / "made")
     return folder / "made"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _however_busy_this_machine_is() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subjects, "AT_ONCE", math.inf)
+        yield
 
 
 @pytest.fixture(scope="module")
