@@ -290,8 +290,8 @@ def _geocode(columns: Mapping[str, Column], declared: Declared) -> tuple[str, tu
     others = [column.name for column in coded if column is not best]
     also = f" {', '.join(others)} could be places as well." if others else ""
     return best.name, (
-        f"no column is named as a place; {best.name} was taken for the form of its values.{also} Say which "
-        "with --geography.",
+        f"no column is named as a place; {best.name} was taken because its values look like codes of places."
+        f"{also} Say which with --geography.",
     )
 
 

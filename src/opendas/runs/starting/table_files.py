@@ -21,7 +21,7 @@ from opendas.runs.starting.wide import CATEGORY, COUNT, melt
 
 _ROWS_A_CELL = 1.0
 _NOT_FOR_GIT = ("confidential/", "*.key", "*-long.csv", "*.pl.zip")
-FROM_RECORDS = "This is a guess that shows what it read: the release will be stamped DOMAIN FROM RECORDS."
+FROM_RECORDS = "The labels were read from the data, so the release will be stamped DOMAIN FROM RECORDS."
 
 
 @dataclass(frozen=True, slots=True)
