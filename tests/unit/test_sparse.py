@@ -163,3 +163,7 @@ def test_usual_errors_are_exact_where_totals_are(tmp_path: Path) -> None:
     assert all(row.misplaced > 0 for row in usual)
     result = CliRunner().invoke(cli, ["plan", str(path)], obj={})
     assert "off by at most 0 in ward, 0 in all" in result.stdout
+    assert "in a wrong cell, at 45 per ward (assumed; --records states their number): " in result.stdout
+    stated = str(7 * usual[-1].geounits)
+    result = CliRunner().invoke(cli, ["plan", str(path), "--records", stated], obj={})
+    assert "in a wrong cell, at 7 per ward: " in result.stdout

@@ -66,7 +66,10 @@ def plan_command(
     for each in both:
         if "companion" in plan:
             click.echo(f"\n{each['product']}")
-        (_show_plan if full else _show_summary)(each)
+        if full:
+            _show_plan(each)
+        else:
+            _show_summary(each, assumed=records is None)
         if "advice" in each:
             _show_advice(each)
     if advise:
@@ -82,8 +85,11 @@ _WORTH, _SAME = 0.1, (0.8, 1.25)
 are about the same."""
 
 
-def _show_summary(plan: dict[str, Any]) -> None:
-    """Print the few lines that a decision needs."""
+def _show_summary(plan: dict[str, Any], *, assumed: bool) -> None:
+    """Print the few lines that a decision needs.
+
+    `assumed`: nobody said how many records there are.
+    """
     from opendas.report.views import plural
 
     click.echo(_headline(plan))
@@ -94,7 +100,10 @@ def _show_summary(plan: dict[str, Any]) -> None:
         wrong = ", ".join(f"{100 * row['misplaced']:.2g} % in {row['geolevel']}" for row in usual)
         other = _other_estimator(plan["other_estimator"]) if plan["other_estimator"] else ""
         other = f"; {plan['other_not_tried']}" if plan["other_not_tried"] else other
-        click.echo(f"misplaced:    records that stand in another cell than they should: {wrong}{other}")
+        each, leaf = usual[-1]["records"], usual[-1]["geolevel"]
+        each = f"{each:,.0f}" if each >= 10 else f"{each:.2g}"
+        note = " (assumed; --records states their number)" if assumed else ""
+        click.echo(f"misplaced:    records in a wrong cell, at {each} per {leaf}{note}: {wrong}{other}")
     forecast = plan["forecast"]
     seconds = forecast["seconds"]
     time = "time not predicted" if seconds is None else f"{duration(seconds, 'about ')} to estimate"
