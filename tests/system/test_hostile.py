@@ -350,6 +350,7 @@ def test_people_where_there_is_no_unit(tmp_path: Path, capsys: Capture, estimato
     code, err = refuse(capsys, tmp_path, shape)
     assert code == 5
     assert "block aaa: invariant total@block = 8" in err
+    in_docs(err)
 
 
 def test_a_county_against_its_blocks(tmp_path: Path, capsys: Capture) -> None:

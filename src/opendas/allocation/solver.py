@@ -151,7 +151,7 @@ def _search(
     for _ in range(_STEPS):
         log_budgets, rates = _level_budgets(problem, t, log_budgets)
         value, slope = condition(t, log_budgets, rates)
-        if abs(value) <= _CLOSE * max(1.0, abs(t)):
+        if abs(value) <= _CLOSE * max(1.0, abs(t * slope)):  # the rounding of t is in the value
             break
         # The value falls or rises with t throughout; `slope` has the sign.
         if (value > 0) == (slope < 0):

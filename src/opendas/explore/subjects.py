@@ -30,9 +30,10 @@ from opendas.gls.expected_error import ExpectedError, ExpectedRow, expected_rows
 from opendas.gls.information import Extended
 from opendas.intervals.expected_margins import (
     MOST_CELLS,
+    MOST_ROWS,
     expected_total,
     margin_algebra,
-    margin_costs,
+    margin_cost,
 )
 from opendas.measurement.loss import attribute_losses, plan_loss, told_apart, within_losses
 from opendas.measurement.plan import MeasurementPlan
@@ -396,8 +397,10 @@ class RunSubject(Subject):
 
     def _planned_errors(self) -> tuple[Later, tuple[str, ...]]:
         """Return which errors are worked out on request, and which not: what they take says it."""
-        expected = expected_total(self._plan(self.start()))
-        fit = margin_costs(expected, self.product, available_memory_mb() / 2)
+        expected, room = expected_total(self._plan(self.start())), available_memory_mb() / 2
+        sizes = {name: self.product.workload.group(name).size for name in self.queries}
+        costs = {name: margin_cost(expected, size) for name, size in sizes.items() if size <= MOST_ROWS}
+        fit = {name: cost for name, cost in costs.items() if cost.megabytes <= room}
         later = {name: cost for name, cost in fit.items() if cost.seconds > AT_ONCE}
         return (
             Later(

@@ -65,28 +65,18 @@ class MarginCost:
     megabytes: float
 
 
-def margin_costs(expected: ExpectedError, product: Product, room: float) -> dict[str, MarginCost]:
-    """Forecast the expected errors of each declared query group, from those of another on the same spine.
+def margin_cost(expected: ExpectedError, rows: int) -> MarginCost:
+    """Forecast the expected errors of a query group of so many rows, from those of another on the same spine.
 
     Time and memory follow the kinds of geounits, with the matrix of a margin each.
-
-    `room`: megabytes that they may take.
-
-    Returns: without query groups of more than :data:`MOST_ROWS` rows, and those that take more than `room`.
     """
-    kinds = sum(len(level.parent) for level in expected.tree.levels)
-    found = {}
-    for name in product.query_names:
-        rows = product.workload.group(name).size
-        megabytes = _COPIES * kinds * rows**2 * 8 / 2**20
-        if rows <= MOST_ROWS and megabytes <= room:
-            stack = np.eye(rows)[None] + np.full((_TIMED, rows, rows), 0.5)
-            began = time.perf_counter()
-            np.linalg.inv(stack)
-            np.linalg.eigh(stack)
-            one = (time.perf_counter() - began) / _TIMED
-            found[name] = MarginCost(_PACE * one * kinds, megabytes)
-    return found
+    kinds = [len(level.parent) for level in expected.tree.levels]
+    stack = np.eye(rows)[None] + np.full((_TIMED, rows, rows), 0.5)
+    began = time.perf_counter()
+    np.linalg.inv(stack)
+    np.linalg.eigh(stack)
+    one = (time.perf_counter() - began) / _TIMED
+    return MarginCost(_PACE * one * sum(kinds), _COPIES * sum(kinds) * rows**2 * 8 / 2**20)
 
 
 def margin_algebra(product: Product, queries: Iterable[QueryGroup], question: str) -> Algebra:
@@ -129,9 +119,9 @@ def expected_total(plan: MeasurementPlan) -> ExpectedError:
     return ExpectedError.build(plan)
 
 
-def margin_rows(plan: MeasurementPlan, frame: Frame, queries: Iterable[str]) -> tuple[ExpectedRow, ...]:
-    """Summarise query groups per official geolevel, each on the margin of its rows."""
-    found = (
-        expected_rows(expected_on_margin(plan, name), frame, (name,), entities=False) for name in queries
-    )
+def margin_rows(plan: MeasurementPlan, frame: Frame) -> tuple[ExpectedRow, ...]:
+    """Summarise query groups of at most :data:`MOST_ROWS` rows per official geolevel, the total left out."""
+    product = plan.product
+    names = [name for name in product.query_names if 1 < product.workload.group(name).size <= MOST_ROWS]
+    found = [expected_rows(expected_on_margin(plan, name), frame, (name,), entities=False) for name in names]
     return tuple(row for rows in found for row in rows)
