@@ -33,7 +33,12 @@ from opendas.explore.session import Session, make_session
 from opendas.explore.subjects import RunSubject
 from opendas.explore.two_histograms import TwoHistograms
 from opendas.gls.expected_error import expected_rows
-from opendas.intervals.expected_margins import expected_on_margin, expected_total, margin_costs, margin_rows
+from opendas.intervals.expected_margins import (
+    expected_on_margin,
+    expected_total,
+    margin_megabytes,
+    margin_rows,
+)
 from opendas.runs import plan as plan_module
 
 HOST = "127.0.0.1:8321"
@@ -183,16 +188,18 @@ def test_a_plan_names_errors_that_memory_has_no_room_for(
     census: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = opendas.load(census / "run-dhc-units.toml")
-    small = {name for name in run.product.query_names if 1 < run.product.workload.group(name).size <= 100}
+    groups = run.product.workload.groups(run.product.query_names)
+    small = {query.name: query.size for query in groups if 1 < query.size <= 100}
     assert {row.query for row in plan_module.make_plan(run).expected} == {"total", *small}
-    costs = margin_costs(expected_total(run.plan), run.product, math.inf)
-    room = min(costs[name].megabytes for name in small)
+    total = expected_total(run.plan)
+    room = margin_megabytes(total, min(small.values()))
     monkeypatch.setattr(plan_module, "available_memory_mb", lambda: 2 * room)
     plan = plan_module.make_plan(run)
-    fit = {name for name in small if costs[name].megabytes <= room}
+    fit = {name for name, size in small.items() if margin_megabytes(total, size) <= room}
     assert {row.query for row in plan.expected} == {"total", *fit}
     (said,) = (one for one in plan.warnings if "half of the free memory" in one)
-    assert said.startswith(f"expected errors of {', '.join(sorted(small - fit))} are not computed")
+    without = ", ".join(name for name in small if name not in fit)
+    assert said.startswith(f"expected errors of {without} are not computed")
 
 
 def check_parts(subject: TwoHistograms, run: opendas.Run) -> None:

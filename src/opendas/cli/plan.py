@@ -100,10 +100,10 @@ def _show_summary(plan: dict[str, Any], *, assumed: bool) -> None:
         wrong = ", ".join(f"{100 * row['misplaced']:.2g} % in {row['geolevel']}" for row in usual)
         other = _other_estimator(plan["other_estimator"]) if plan["other_estimator"] else ""
         other = f"; {plan['other_not_tried']}" if plan["other_not_tried"] else other
-        each, leaf = usual[-1]["records"], usual[-1]["geolevel"]
-        each = f"{each:,.0f}" if each >= 10 else f"{each:.2g}"
+        leaf = usual[-1]
+        at = f"{leaf['records']:{',.0f' if leaf['records'] >= 10 else '.2g'}} per {leaf['geolevel']}"
         note = " (assumed; --records states their number)" if assumed else ""
-        click.echo(f"misplaced:    records in a wrong cell, at {each} per {leaf}{note}: {wrong}{other}")
+        click.echo(f"misplaced:    records in a wrong cell, at {at}{note}: {wrong}{other}")
     forecast = plan["forecast"]
     seconds = forecast["seconds"]
     time = "time not predicted" if seconds is None else f"{duration(seconds, 'about ')} to estimate"

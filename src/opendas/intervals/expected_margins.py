@@ -70,13 +70,21 @@ def margin_cost(expected: ExpectedError, rows: int) -> MarginCost:
 
     Time and memory follow the kinds of geounits, with the matrix of a margin each.
     """
-    kinds = [len(level.parent) for level in expected.tree.levels]
     stack = np.eye(rows)[None] + np.full((_TIMED, rows, rows), 0.5)
     began = time.perf_counter()
     np.linalg.inv(stack)
     np.linalg.eigh(stack)
     one = (time.perf_counter() - began) / _TIMED
-    return MarginCost(_PACE * one * sum(kinds), _COPIES * sum(kinds) * rows**2 * 8 / 2**20)
+    return MarginCost(_PACE * one * _kinds(expected), margin_megabytes(expected, rows))
+
+
+def margin_megabytes(expected: ExpectedError, rows: int) -> float:
+    """Return the memory of :func:`margin_cost` alone, which needs no timing."""
+    return _COPIES * _kinds(expected) * rows**2 * 8 / 2**20
+
+
+def _kinds(expected: ExpectedError) -> int:
+    return sum(len(level.parent) for level in expected.tree.levels)
 
 
 def margin_algebra(product: Product, queries: Iterable[QueryGroup], question: str) -> Algebra:
@@ -119,9 +127,9 @@ def expected_total(plan: MeasurementPlan) -> ExpectedError:
     return ExpectedError.build(plan)
 
 
-def margin_rows(plan: MeasurementPlan, frame: Frame) -> tuple[ExpectedRow, ...]:
-    """Summarise query groups of at most :data:`MOST_ROWS` rows per official geolevel, the total left out."""
-    product = plan.product
-    names = [name for name in product.query_names if 1 < product.workload.group(name).size <= MOST_ROWS]
-    found = [expected_rows(expected_on_margin(plan, name), frame, (name,), entities=False) for name in names]
+def margin_rows(plan: MeasurementPlan, frame: Frame, queries: Iterable[str]) -> tuple[ExpectedRow, ...]:
+    """Summarise query groups per official geolevel, each on the margin of its rows."""
+    found = (
+        expected_rows(expected_on_margin(plan, name), frame, (name,), entities=False) for name in queries
+    )
     return tuple(row for rows in found for row in rows)

@@ -23,7 +23,7 @@ from opendas.intervals.expected_margins import (
     MOST_CELLS,
     MOST_ROWS,
     expected_total,
-    margin_costs,
+    margin_megabytes,
     margin_rows,
 )
 from opendas.measurement.plan import MeasurementPlan
@@ -185,15 +185,15 @@ def make_plan(run: Run, records: float | None = None) -> PlanTable:
     warnings = list(_warnings(run, plan))
     expected = expected_rows(error, run.frame)
     if large:
-        small = {
-            name for name in run.product.query_names if 1 < run.product.workload.group(name).size <= MOST_ROWS
-        }
-        fit = [name for name in margin_costs(error, run.product, available_memory_mb() / 2) if name in small]
+        groups, room = run.product.workload.groups(run.product.query_names), available_memory_mb() / 2
+        small = [query for query in groups if 1 < query.size <= MOST_ROWS]
+        fit = [query.name for query in small if margin_megabytes(error, query.size) <= room]
         expected += margin_rows(plan, run.frame, fit)
-        if small.difference(fit):
+        if len(fit) < len(small):
+            without = ", ".join(query.name for query in small if query.name not in fit)
             warnings.append(
-                f"expected errors of {', '.join(sorted(small.difference(fit)))} are not computed: they take "
-                "more than half of the free memory of this machine on so many kinds of geounits."
+                f"expected errors of {without} are not computed: they take more than half of the free memory "
+                "of this machine on so many kinds of geounits."
             )
     gains: tuple[GainRow, ...] = ()
     if run.resolved.estimator != "block-by-block" and not large:
