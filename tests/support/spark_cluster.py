@@ -46,11 +46,12 @@ class Cluster:
         ]
 
     def pythons(self, executor: int) -> list[int]:
-        """Return the Python processes that do an executor's tasks."""
+        """Return the Python processes that do an executor's tasks, and the one that starts them."""
         return [
             int(path.name)
             for path in Path("/proc").glob("[0-9]*")
-            if b"pyspark.daemon" in _command(path) and _parent(Path("/proc", str(_parent(path)))) == executor
+            if b"pyspark.daemon" in _command(path)
+            and executor in (_parent(path), _parent(Path("/proc", str(_parent(path)))))
         ]
 
 

@@ -469,28 +469,20 @@ def test_a_failed_executor_changes_nothing(runs: Runs) -> None:
 
 
 def test_a_task_that_two_executors_do_at_once_changes_nothing(runs: Runs) -> None:
-    """One executor stands still, so that Spark has its task done by the other as well; then it goes on.
-
-    An executor may be between two tasks when it is stopped: then another run is made.
-    """
-    for number in range(3):
-        before = attempts_beside(runs)
-        stand_still(runs, f"twice{number}")
-        if attempts_beside(runs) > before:
-            return
-    raise AssertionError("no executor had a task when it was stopped")
-
-
-def stand_still(runs: Runs, name: str) -> None:
-    """Stop an executor in the middle of a run, until the other has done all; the release is the same."""
-    process = start(runs, name, "--master", runs.cluster.url, settings=SPECULATION)
-    wait_for_results(runs, name, process)
-    stopped = runs.cluster.pythons(runs.cluster.executors()[0])
-    assert stopped
+    """One executor stands still, so that Spark has its task done by the other as well; then it goes on."""
+    before = attempts_beside(runs)
+    process = start(runs, "twice", "--master", runs.cluster.url, settings=SPECULATION)
+    folder = runs.out("twice") / "state" / "pl94-persons" / "work"
+    stopped: list[int] = []
+    until = time.monotonic() + 600
+    while not stopped:
+        assert time.monotonic() < until
+        assert process.poll() is None
+        time.sleep(0.02)
+        if list(folder.rglob("*.item")):
+            stopped = runs.cluster.pythons(runs.cluster.executors()[0])
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
-    folder = runs.out(name) / "state" / "pl94-persons" / "work"
-    until = time.monotonic() + 600
     while len(list(folder.rglob("*.done"))) < len(list(folder.rglob("*.item"))) and process.poll() is None:
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -499,7 +491,8 @@ def stand_still(runs: Runs, name: str) -> None:
             os.kill(pid, signal.SIGCONT)
     _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said
-    assert same(runs.out("persons-here"), runs.out(name))
+    assert attempts_beside(runs) > before, "no task of the executor that stood still was begun beside it"
+    assert same(runs.out("persons-here"), runs.out("twice"))
 
 
 def attempts_beside(runs: Runs) -> int:
