@@ -124,7 +124,8 @@ def test_both_happen_and_geounits_must_be_looked_at_together() -> None:
         tiers = Tiers.of(product, spine, bound_table(product, frame, spine, answers))
         laminar = feasible.is_laminar(tiers.sets)
         alone = any(
-            len(feasible._alone(tiers, number, laminar=laminar)) for number in range(len(tiers.tiers))
+            len(feasible._contradicting_themselves(tiers, number, laminar=laminar))
+            for number in range(len(tiers.tiers))
         )
         outcomes.add((alone, some_table_exists(product, frame, answers)))
     assert outcomes == {(True, False), (False, False), (False, True)}

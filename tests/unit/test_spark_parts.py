@@ -401,18 +401,20 @@ def test_the_package_stays_where_executors_that_start_later_get_it(
     monkeypatch.setattr(files, "getRootDirectory", lambda: str(tmp_path))
     found = {"host": "one", "digest": None, "cache": True, "sees": True}
     versions = {name: metadata.version(name) for name in executors._NEEDED}
-    monkeypatch.setattr(executors, "_look", lambda *_: [{**found, "versions": versions}])
+    monkeypatch.setattr(executors, "_probe_executors", lambda *_: [{**found, "versions": versions}])
     session = Session()
     assert prepare_executors(session, tmp_path)  # type: ignore[arg-type]
     (archive,) = map(Path, session.sent)
     assert archive.parent == tmp_path
     assert archive.is_file()
-    monkeypatch.setattr(executors, "_look", lambda *_: [{**found, "versions": {**versions, "numba": None}}])
+    monkeypatch.setattr(
+        executors, "_probe_executors", lambda *_: [{**found, "versions": {**versions, "numba": None}}]
+    )
     session = Session()
     with pytest.raises(EnvironmentFailure, match="on one lacks numba"):
         prepare_executors(session, tmp_path)  # type: ignore[arg-type]
     hidden = {**found, "versions": versions, "host": "two", "sees": False}
-    monkeypatch.setattr(executors, "_look", lambda *_: [{**found, "versions": versions}, hidden])
+    monkeypatch.setattr(executors, "_probe_executors", lambda *_: [{**found, "versions": versions}, hidden])
     with pytest.raises(EnvironmentFailure, match=r"executors on two do not see .*--out"):
         prepare_executors(session, tmp_path)  # type: ignore[arg-type]
     assert session.sent == []

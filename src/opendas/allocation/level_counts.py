@@ -61,7 +61,7 @@ def read_level_counts(path: Path | str) -> LevelCounts:
         findings.append(Finding(path.name, None, "source", "expected text on one line"))
     for number, row in enumerate(rows):
         where = f"levels[{number}]"
-        wrong = list(_wrong(row, {level.name for level in levels}))
+        wrong = list(_form_errors(row, {level.name for level in levels}))
         if not wrong:
             try:
                 levels.append(_level(row))
@@ -132,7 +132,7 @@ def _unknown(key: str, known: tuple[str, ...]) -> str:
     )
 
 
-def _wrong(row: object, names: set[str]) -> Iterator[tuple[str, str]]:
+def _form_errors(row: object, names: set[str]) -> Iterator[tuple[str, str]]:
     """Yield (field, rule) of what is wrong with the form of a level."""
     if not isinstance(row, dict):
         yield "", "expected an object with a name, and values and mult or nodes"

@@ -160,7 +160,7 @@ def _search(
             high = t
         longest = 4 * _LONGEST + 0.5 * abs(t)
         step = -value / slope if np.isfinite(value) else longest
-        following = _within(t + float(np.clip(step, -longest, longest)), low, high)
+        following = _inside_or_middle(t + float(np.clip(step, -longest, longest)), low, high)
         if following == t:
             break
         # Start the next inner search where the straight lines lead.
@@ -205,7 +205,7 @@ def _step(change: Floats, derivative: Floats, order: int) -> Floats:
     return np.clip(np.where(steep, straight, change), -_LONGEST, _LONGEST)
 
 
-def _within(value: float, low: float, high: float) -> float:
+def _inside_or_middle(value: float, low: float, high: float) -> float:
     if low < value < high:
         return value
     return 0.5 * (low + high) if np.isfinite(low + high) else value

@@ -173,7 +173,7 @@ def _show_account(account: PlanAccount, answer: Mapping[str, Any], exact: bool, 
         found = answer["exact"]
         click.echo(f"  the exact one lies between {found['lower']:.4f} and {found['upper']:.4f}; the upper")
         click.echo(f"  end is valid. Proof: {found['proof']}")
-    _echo_parts(_together(answer["contribution"]), "number", name, answer["several"])
+    _echo_parts(_who_changes_together(answer["contribution"]), "number", name, answer["several"])
     _echo_parts("one record changes in one attribute only", "attribute", name, answer["attributes"])
     _echo_parts("one record moves within one geounit of the spine", "within one", name, answer["within"])
     _echo_official(name, answer["within_official"])
@@ -185,7 +185,7 @@ def _show_account(account: PlanAccount, answer: Mapping[str, Any], exact: bool, 
         _echo_spare(answer["target"], target, answer["delta"])
 
 
-def _together(contribution: Mapping[str, Any] | None) -> str:
+def _who_changes_together(contribution: Mapping[str, Any] | None) -> str:
     if contribution is None:
         return "several records change together, such as those of a household"
     return "several units change together"
@@ -205,7 +205,7 @@ def _echo_parts(title: str, head: str, loss: str, parts: Mapping[str, Mapping[st
     for name, part in parts.items():
         exact = part.get("rho", part.get("pure_epsilon", ""))
         epsilons = {f"epsilon ({key})": f"{value:.2f}" for key, value in part["epsilon"].items()}
-        rows.append({head: name, loss: _short(exact), **epsilons})
+        rows.append({head: name, loss: _short_number(exact), **epsilons})
     echo_table(f"when {title}:", rows)
 
 
@@ -218,7 +218,7 @@ def _echo_official(loss: str, areas: Mapping[str, Mapping[str, Any]] | None) -> 
     for kind, row in areas.items():
         told: dict[str, Any] = {"within one": kind, "areas": row["areas"]}
         for head, part in (("", row["largest"]), ("half: ", row["median"])):
-            told[head + loss] = _short(part.get("rho", part.get("pure_epsilon", "")))
+            told[head + loss] = _short_number(part.get("rho", part.get("pure_epsilon", "")))
             shown = [key for key in ("cks", "exact") if key in part["epsilon"]]
             told |= {head + key: f"{part['epsilon'][key]:.2f}" for key in shown}
         rows.append({**told, "above spine": row["above_spine"]})
@@ -227,7 +227,7 @@ def _echo_official(loss: str, areas: Mapping[str, Mapping[str, Any]] | None) -> 
         click.echo("above spine: areas that lose more than one geounit of the spine at this geolevel")
 
 
-def _short(exact: str) -> str:
+def _short_number(exact: str) -> str:
     from fractions import Fraction
 
     return exact if len(exact) <= 16 else f"{float(Fraction(exact)):.4g}"

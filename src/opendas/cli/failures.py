@@ -22,7 +22,7 @@ EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
 
 
-def _say(message: str) -> None:
+def _write_to_stderr(message: str) -> None:
     with suppress(OSError):  # where nobody can be told, the exit code is left
         click.echo(f"opendas: {message}", err=True)
 
@@ -37,7 +37,7 @@ def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> i
     try:
         os.getcwd()
     except OSError:
-        _say("the working folder is gone, or closed to this user. Change to another one.")
+        _write_to_stderr("the working folder is gone, or closed to this user. Change to another one.")
         return EXIT_ENVIRONMENT
     try:
         if "SOURCE_DATE_EPOCH" in os.environ:
@@ -56,13 +56,15 @@ def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> i
         error.show()
         return EXIT_USAGE
     except OpendasError as error:
-        _say(str(error))
+        _write_to_stderr(str(error))
         return error.exit_code
     except (KeyboardInterrupt, click.Abort) as error:
         if isinstance(error.__cause__, EOFError):  # which click takes for the end of what someone types
-            _say("a file of the program is cut short. Remove its folders __pycache__, or install it again.")
+            _write_to_stderr(
+                "a file of the program is cut short. Remove its folders __pycache__, or install it again."
+            )
             return EXIT_ENVIRONMENT
-        _say(_interrupted(context))
+        _write_to_stderr(_interrupted(context))
         return EXIT_INTERRUPTED
     except (OSError, ImportError) as error:
         if "failed to map segment" in str(error):  # how the loader of libraries says that memory is short
@@ -72,13 +74,13 @@ def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> i
         return _out_of_memory()
     except Exception as error:
         if is_interrupt(error):
-            _say(_interrupted(context))
+            _write_to_stderr(_interrupted(context))
             return EXIT_INTERRUPTED
         return _internal(error, context)
 
 
 def _out_of_memory() -> int:
-    _say("not enough memory. Try fewer --workers, or a machine with more memory.")
+    _write_to_stderr("not enough memory. Try fewer --workers, or a machine with more memory.")
     return EXIT_ENVIRONMENT
 
 
@@ -96,12 +98,12 @@ def _system_error(error: OSError, context: dict[str, Path]) -> int:
         return 0
     where = f" ({error.filename})" if isinstance(error.filename, str | Path) else ""
     if error.errno in PATH_ERRORS and where:
-        _say(f"{PATH_ERRORS[error.errno]}{where}. Check the path.")
+        _write_to_stderr(f"{PATH_ERRORS[error.errno]}{where}. Check the path.")
         return EXIT_USAGE
     if error.errno not in ENVIRONMENT_ERRORS:
         return _internal(error, context)
     what = ENVIRONMENT_ERRORS[error.errno]
-    _say(f"{what}{where}. Nothing half-written was left; put it right and try again.")
+    _write_to_stderr(f"{what}{where}. Nothing half-written was left; put it right and try again.")
     return EXIT_ENVIRONMENT
 
 
@@ -120,14 +122,14 @@ def _internal(error: BaseException, context: dict[str, Path]) -> int:
     place = (
         f"{Path(own[-1].filename).name}, line {own[-1].lineno}, in {own[-1].name}" if own else "unknown place"
     )
-    _say(
+    _write_to_stderr(
         f"internal error: {type(error).__name__} at {place}. This is a bug: please report this line, the "
         "command and `opendas doctor` (CONTRIBUTING.md says where). No data are shown, and none are needed."
     )
     if os.environ.get("OPENDAS_DEBUG"):
-        _say(_debug_log(error, context))
+        _write_to_stderr(_debug_log(error, context))
     elif "out" in context:
-        _say("With OPENDAS_DEBUG=1, a traceback is written under OUT/confidential/logs.")
+        _write_to_stderr("With OPENDAS_DEBUG=1, a traceback is written under OUT/confidential/logs.")
     return EXIT_INTERNAL
 
 

@@ -324,7 +324,7 @@ def _status_lines(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"{row['product']}: {row['phase']}"
     else:
         yield f"{row['product']}: {row.get('state') or 'unknown'}, phase {row['phase']}"
-    for said in (_stage(row), _work(row), _times(row), _spent(row)):
+    for said in (_stage(row), _work(row), _times(row), _what_was_spent(row)):
         if said:
             yield f"  {said}"
     for name in ("error", "advice"):
@@ -374,7 +374,7 @@ def _moment(timestamp: str) -> str:
     return timestamp.replace("T", " ").partition(".")[0].removesuffix("Z") + " UTC"
 
 
-def _spent(row: Mapping[str, Any]) -> str:
+def _what_was_spent(row: Mapping[str, Any]) -> str:
     parts = [f"{name} {row[name]} spent" for name in ("rho", "epsilon") if row.get(name) is not None]
     if row.get("seeded"):
         parts.append("noise from a seed")

@@ -55,7 +55,7 @@ _MECHANISMS = {
 }
 
 
-def _everything() -> dict[str, dict[str, str]]:
+def _all_choices() -> dict[str, dict[str, str]]:
     from opendas.budget.presets import preset, preset_names
     from opendas.parts import ESTIMATORS, MECHANISMS, names_of_parts
 
@@ -77,7 +77,7 @@ def list_command(as_json: bool) -> None:
 
     Example: opendas list
     """
-    known = _everything()
+    known = _all_choices()
     if as_json:
         emit_json(known)
         return

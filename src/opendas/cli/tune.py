@@ -37,7 +37,7 @@ class _Teller:
         )
 
 
-def _tell(plan: Judged) -> None:
+def _report_plan(plan: Judged) -> None:
     """Say on stderr what a plan of the same loss did."""
     worse = f"; worse: {', '.join(map(str, plan.worse))}" if plan.worse else ""
     message(f"{plan.name}: {plan.aim:+.1%}, worst {plan.worst:+.1%}, epsilon within {plan.within:.3g}{worse}")
@@ -181,7 +181,7 @@ def _improve(
     from opendas.tuning.picture import improvement_svg
 
     run = load(run_file, read_records=read_records or "source" in given)
-    found = improve(run, tell=_tell, **given)
+    found = improve(run, tell=_report_plan, **given)
     if files:
         for file, text in zip(
             files, (found.toml(files[0]), found.csv(), improvement_svg(found)), strict=True

@@ -163,7 +163,7 @@ class Comparison:
                     check_held(each.reader, product, table)
             return found
         if product.layout == "persons":
-            return tuple(_head(product_table(product, name)) for name in ("P2", "P4"))
+            return tuple(_without_combinations(product_table(product, name)) for name in ("P2", "P4"))
         if product.layout == "units":
             return (product_table(product, "H1"),)
         groups = [group for group in product.workload.groups(product.query_names) if group.size <= _MOST_ROWS]
@@ -331,7 +331,7 @@ class Comparison:
         return head
 
 
-def _head(table: Table) -> Table:
+def _without_combinations(table: Table) -> Table:
     """Return a table of races without the combinations one by one."""
     most = _HEADS[table.name]
     return dataclasses.replace(

@@ -211,7 +211,7 @@ def common_counts(sources: Sequence[Source]) -> tuple[Common, ...]:
         counts = [source.product(first.product) for source in sources]
         there = tuple(each for each in counts if each is not None)
         if len(there) == len(counts):
-            found.append(_common(first.product, there))
+            found.append(_common_counts(first.product, there))
     if not found:
         held = "; ".join(
             f"{source.name} has {', '.join(found.product.name for found in source.counts)}"
@@ -221,7 +221,7 @@ def common_counts(sources: Sequence[Source]) -> tuple[Common, ...]:
     return tuple(found)
 
 
-def _common(product: Product, counts: tuple[Counts, ...]) -> Common:
+def _common_counts(product: Product, counts: tuple[Counts, ...]) -> Common:
     frames = [each.frame for each in counts]
     frame = frames[0] if all(_same_leaves(frames[0], each) for each in frames) else _union(frames)
     shared = _covered_by_all(frame, frames)

@@ -134,7 +134,7 @@ def _diversity(level: LevelErrors, races: Ints) -> Iterator[dict[str, Any]]:
             }
 
 
-def _place(places: Grouping, names: Sequence[str], number: int) -> dict[str, Any]:
+def _geounit_row(places: Grouping, names: Sequence[str], number: int) -> dict[str, Any]:
     return {"geocode": bytes(places.geocodes[number]).decode(), "name": names[number]}
 
 
@@ -148,7 +148,7 @@ def _largest(places: Grouping, names: Sequence[str], before: Ints, after: Ints) 
         change = int(after[number]) - held
         yield {
             "rank": rank,
-            **_place(places, names, number),
+            **_geounit_row(places, names, number),
             "value": int(after[number]),
             "reference": held,
             "difference": change,
@@ -197,7 +197,7 @@ def _deviations(places: Grouping, names: Sequence[str], before: Ints, after: Int
         "range_percent": deviation(after),
         "reference_range_percent": deviation(before),
         "rows": [
-            _place(places, names, number)
+            _geounit_row(places, names, number)
             | {"value": int(after[number]), "reference": int(before[number])}
             | {
                 "deviation_percent": 100 * (int(after[number]) * len(after) / max(1, int(after.sum())) - 1),
@@ -278,7 +278,7 @@ def _flips(places: Grouping, names: Sequence[str], before: Ints, after: Ints) ->
         "became": int((other & ~one).sum()),
         "ceased": int((one & ~other).sum()),
         "largest_flips": [
-            _place(places, names, number)
+            _geounit_row(places, names, number)
             | {"population": int(before[number].sum())}
             | {"percent": share(after[number]), "reference_percent": share(before[number])}
             for number in largest.tolist()

@@ -61,12 +61,12 @@ def check_feasible(product: Product, spine: Spine, table: ConstraintTable) -> No
     tiers = Tiers.of(product, spine, table)
     laminar = is_laminar(tiers.sets)
     for number in reversed(range(len(tiers.tiers))):
-        bad = _alone(tiers, number, laminar=laminar)
+        bad = _contradicting_themselves(tiers, number, laminar=laminar)
         if len(bad):
             _refuse(tiers, number, bad)
     span = tiers.span(laminar=laminar)
     if span is not None:
-        _together(tiers, *span)
+        _check_with_descendants(tiers, *span)
 
 
 def _refuse(tiers: Tiers, number: int, bad: Ints) -> None:
@@ -82,7 +82,7 @@ def _refuse(tiers: Tiers, number: int, bad: Ints) -> None:
 # Geounits by themselves -------------------------------------------------------------------------------------
 
 
-def _alone(tiers: Tiers, number: int, *, laminar: bool) -> Ints:
+def _contradicting_themselves(tiers: Tiers, number: int, *, laminar: bool) -> Ints:
     """Return geounits of a tier whose own constraints contradict each other.
 
     Exact where the sets of cells are laminar; else no feasible geounit is named, though some that are not
@@ -125,7 +125,7 @@ def _crossed(
 # Geounits together ------------------------------------------------------------------------------------------
 
 
-def _together(tiers: Tiers, top: int, bottom: int) -> None:
+def _check_with_descendants(tiers: Tiers, top: int, bottom: int) -> None:
     """Look at each geounit of a tier with what lies below it, down to another."""
     starts = tiers.starts(top, bottom)
     width = np.diff(starts) * len(tiers.atoms)
@@ -139,7 +139,7 @@ def _together(tiers: Tiers, top: int, bottom: int) -> None:
         if int(width.sum()) > MOST:
             return
     for first, last in _batches(width):
-        for geounit in _without(tiers, top, bottom, first, last):
+        for geounit in _infeasible_geounits(tiers, top, bottom, first, last):
             _refuse(tiers, top, np.array([geounit]))
 
 
@@ -158,7 +158,7 @@ def _batches(width: Ints) -> Iterator[tuple[int, int]]:
         yield start, len(width)
 
 
-def _without(tiers: Tiers, top: int, bottom: int, first: int, last: int) -> Iterator[int]:
+def _infeasible_geounits(tiers: Tiers, top: int, bottom: int, first: int, last: int) -> Iterator[int]:
     """Yield the geounits of a run whose constraints cannot hold, by halving."""
     if can_hold(_program(tiers, top, bottom, first, last)):
         return
@@ -166,8 +166,8 @@ def _without(tiers: Tiers, top: int, bottom: int, first: int, last: int) -> Iter
         yield first
         return
     middle = (first + last) // 2
-    yield from _without(tiers, top, bottom, first, middle)
-    yield from _without(tiers, top, bottom, middle, last)
+    yield from _infeasible_geounits(tiers, top, bottom, first, middle)
+    yield from _infeasible_geounits(tiers, top, bottom, middle, last)
 
 
 def _program(tiers: Tiers, top: int, bottom: int, first: int, last: int) -> RangeSystem:

@@ -230,7 +230,7 @@ _MULTIPLIER = 0x9E3779B97F4A7C15
 """Odd, and nothing else is asked of it: keys that fall together are seen."""
 
 
-def _alike(known: Sequence[Ints]) -> tuple[Ints, Ints]:
+def _leaf_kinds(known: Sequence[Ints]) -> tuple[Ints, Ints]:
     """Return a leaf of each kind, int64 (k,), and the kind of each leaf, (L,), by tables of known facts.
 
     Leaves are of one kind if all their rows in the tables, int64 (L, c) each, are the same.
@@ -287,7 +287,7 @@ class _Reader:
         self.first_atom = int(ends[-1])
         self.nests = list(self._nests(bounds))
         of_leaves = [exact.answers for exact in known if exact.answers is not None and self._at_leaves(exact)]
-        self.leaf, self.kind = _alike([facts.lower, facts.upper, *of_leaves])
+        self.leaf, self.kind = _leaf_kinds([facts.lower, facts.upper, *of_leaves])
 
     def _at_leaves(self, exact: ExactQuery) -> bool:
         return int(exact.unit[-1]) + 1 == len(self.facts.lower)

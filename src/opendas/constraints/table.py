@@ -302,7 +302,7 @@ def bound_table(
     lower, upper = bounds_of_leaves(product.bounds, frame, spine)
     linear = linear_sums(product, frame, spine)
     for number in reversed(range(len(spine.levels))):
-        held, joint = _held(product, spine, where, invariants, number)
+        held, joint = _exact_at_level(product, spine, where, invariants, number)
         levels.insert(0, LevelConstraints(lower, upper, held, joint, linear=linear[number]))
         if number == 0:
             break
@@ -320,7 +320,7 @@ def bound_table(
     return ConstraintTable(names, cells, product.possible, tuple(levels))
 
 
-def _held(
+def _exact_at_level(
     product: Product,
     spine: Spine,
     where: Mapping[str, int],

@@ -118,7 +118,7 @@ def create_book(
     except BaseException:
         destroy_secret(key_path)
         raise
-    _note(path.resolve(), terms)
+    _link_book(path.resolve(), terms)
     return Book(path, terms, key)
 
 
@@ -185,7 +185,7 @@ def _key_path(path: Path) -> Path:
     return path.with_name(path.name + _KEY_SUFFIX)
 
 
-def _note(path: Path, terms: BookTerms) -> None:
+def _link_book(path: Path, terms: BookTerms) -> None:
     """Link a book in the folder of books, unless it lies there."""
     folder = books_folder()
     if folder is None or path.parent == folder.resolve():

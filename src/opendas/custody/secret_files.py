@@ -33,10 +33,10 @@ def private_folder(folder: Path) -> None:
             descriptor = os.open(folder.name, flags, dir_fd=above.descriptor)
             above.sync()
     except NotADirectoryError:
-        raise PrivacyError(_strange(folder)) from None
+        raise PrivacyError(_not_a_plain_folder(folder)) from None
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise PrivacyError(_strange(folder)) from None
+            raise PrivacyError(_not_a_plain_folder(folder)) from None
         raise EnvironmentFailure(
             f"Could not open the folder {folder.name}: {error.strerror}. Check the permissions of {folder}."
         ) from None
@@ -53,7 +53,7 @@ def private_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _strange(folder: Path) -> str:
+def _not_a_plain_folder(folder: Path) -> str:
     return (
         f"{folder} is a link, or no folder: keys and counts could end up where others read them. Nothing was "
         "written; remove it, or take another output folder."

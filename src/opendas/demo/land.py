@@ -117,7 +117,7 @@ def _areas(
     def stretches(category: str, most: int, few: int = 0) -> Ints:
         each = density.stretches.get(category)
         parts = few if each is None else min(most, max(2, b // each))
-        return _stretches(b, parts, rng, ragged)
+        return _cut_at_random(b, parts, rng, ragged)
 
     place, reservation = stretches("place", 99_999), stretches("aianhh", 9_989)
     in_place = rng.random(int(place.max()) + 1) < 0.6
@@ -134,7 +134,7 @@ def _areas(
     }
 
 
-def _stretches(items: int, parts: int, rng: np.random.Generator, ragged: float) -> Ints:
+def _cut_at_random(items: int, parts: int, rng: np.random.Generator, ragged: float) -> Ints:
     """Cut a row of items at random places; items near a cut may fall on either side of it."""
     cuts = np.sort(rng.choice(np.arange(1, items), size=min(parts - 1, items - 1), replace=False))
     if not ragged:

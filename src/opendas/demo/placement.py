@@ -95,7 +95,9 @@ def _compose(stream, need_adults, need_minors, adults, minors, cumulative, group
 
 
 @inner
-def _crowd(stream, left_adults, left_minors, adults, minors, cumulative, chosen, more_adults, more_minors):
+def _draw_households(
+    stream, left_adults, left_minors, adults, minors, cumulative, chosen, more_adults, more_minors
+):
     """Draw households one by one as long as there are people; those left over join households at random.
 
     A household for which too few are left is one person alone: an adult while there is one (-1), then a minor
@@ -152,7 +154,7 @@ def _joining_minor(stream, head, codes):
 
 
 @njit(cache=True, nogil=True)
-def _take(stream, entries, left, adult, grown, wanted):
+def _take_person(stream, entries, left, adult, grown, wanted):
     """Take a person of an age group out of a block; return the position of the entry.
 
     `wanted` is an entry whose race and origin are preferred, or -1.
@@ -245,7 +247,7 @@ def place_in_households(streams, starts, cell, adult, count, units, pool, allowe
         more_adults, more_minors = np.zeros_like(chosen), np.zeros_like(chosen)
         found = _compose(stream, grown, young, pool.adults, pool.minors, pool.cumulative, pool.groups, chosen)
         if not found:
-            _crowd(
+            _draw_households(
                 stream, grown, young, pool.adults, pool.minors, pool.cumulative, chosen, more_adults,
                 more_minors,
             )  # fmt: skip
@@ -266,11 +268,11 @@ def place_in_households(streams, starts, cell, adult, count, units, pool, allowe
                 if (minor >= 0) != with_minors:
                     continue
                 anchor = at[i] if minor < 0 else minor
-                entry = _take(stream, (start, stop, cell), left, adult, age[anchor] >= 18, -1)
+                entry = _take_person(stream, (start, stop, cell), left, adult, age[anchor] >= 18, -1)
                 race[anchor] = cell[entry]
                 for p in range(at[i], at[i] + size[i]):
                     if p != anchor:
-                        e = _take(stream, (start, stop, cell), left, adult, age[p] >= 18, entry)
+                        e = _take_person(stream, (start, stop, cell), left, adult, age[p] >= 18, entry)
                         race[p] = cell[e]
 
 

@@ -196,7 +196,7 @@ def estimate_part(
 
     def show(level: PartLevel) -> None:
         # What is known of a geounit holds its own measurements: they are read again only to be shown.
-        used.extend(_many(source, level.level, shown))
+        used.extend(_answers_of_families(source, level.level, shown))
         shown.clear()
 
     top = part.levels[0]
@@ -206,7 +206,7 @@ def estimate_part(
     else:
         current = part.parents
     for above, level in zip(part.levels, part.levels[1:], strict=False):
-        current = _descend(above, level, current, run)
+        current = _estimate_level(above, level, current, run)
         show(level)
     return PartResult(current, UsedColumns.of(used), tuple(records), np.array(seconds, np.float32))
 
@@ -221,7 +221,9 @@ def _answers(level: int, first: int, children: int, measurement: FamilyMeasureme
         yield UsedAnswers(level, first, children, query.name, query.rows, query.values)
 
 
-def _many(source: MeasurementSource, level: int, families: Sequence[_Read]) -> list[UsedAnswers]:
+def _answers_of_families(
+    source: MeasurementSource, level: int, families: Sequence[_Read]
+) -> list[UsedAnswers]:
     """Read the answers of many families, together where the source can."""
     if isinstance(source, PartialSource):
         return source.used(level, families)
@@ -263,7 +265,7 @@ def _root_label(geocodes: Codes) -> str:
     return rest.pop() if len(rest) == 1 and rest != {""} else f"{codes[0]}+"
 
 
-def _descend(above: PartLevel, level: PartLevel, parents: Histogram, run: _Run) -> Histogram:
+def _estimate_level(above: PartLevel, level: PartLevel, parents: Histogram, run: _Run) -> Histogram:
     starts = above.child_starts
     if starts is None:
         raise ValueError("a part's inner level needs child_starts")

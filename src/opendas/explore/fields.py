@@ -160,14 +160,14 @@ def move_share(texts: Sequence[str], place: int) -> Sequence[str]:
 def _written(shares: Sequence[Fraction], before: Iterable[str]) -> list[str]:
     """Write shares that sum to 1, in whole millionths where the exact fractions have grown too long."""
     if max(len(format_fraction(share)) for share in shares) > _LONGEST_FRACTION or sum(shares) != 1:
-        shares = _millionths(shares)
+        shares = _round_to_millionths(shares)
     empty = [not text.strip() for text in before]
     return [
         "" if none and not share else share_text(share) for share, none in zip(shares, empty, strict=True)
     ]
 
 
-def _millionths(shares: Sequence[Fraction]) -> list[Fraction]:
+def _round_to_millionths(shares: Sequence[Fraction]) -> list[Fraction]:
     """Round to millionths by the largest remainder, so that the sum stays 1 and no share changes sides."""
     scaled = [share * _UNITS for share in shares]
     floors = [int(value) for value in scaled]

@@ -168,7 +168,7 @@ def area_covariances(
         steps.append(_Step(tree.parents[number], leaves, own(number), together(number - 1)))
     top = own(0)(np.arange(len(tree.subtrees[0])))
     pairs = _pairs(area, leaf, None, areas, len(tree.parents[-1]))
-    return _carry(steps, top, pairs, areas, None)[0]
+    return _carry_up(steps, top, pairs, areas, None)[0]
 
 
 def _gathered_leaves(parent: Ints, leaves: Ints, parents: int) -> Ints:
@@ -215,7 +215,7 @@ def area_estimates(
         for batch, first in enumerate(range(0, count, BATCH)):
             here = slice(int(cuts[batch]), int(cuts[batch + 1]))
             some = replace(pairs.slice(here), area=pairs.area[here] - first)
-            found, mean = _carry(steps, _Messages.of(top), some, min(BATCH, count - first), domain)
+            found, mean = _carry_up(steps, _Messages.of(top), some, min(BATCH, count - first), domain)
             parts.append(found)
             means.append(np.zeros((0, domain.cells)) if mean is None else domain.backward(mean))
     covariance = Operators.of(domain, Extended.joined(parts))
@@ -276,7 +276,7 @@ def _wholes(sweep: Sweep, number: int, chosen: Ints) -> tuple[SubtreeEstimates, 
     return together, conditioned(model, number, chosen, together, some), information
 
 
-def _carry(
+def _carry_up(
     steps: Sequence[_Step], top: _Messages, pairs: _Pairs, areas: int, domain: Domain | None
 ) -> tuple[Extended, Floats | None]:
     """Carry areas up the tree; returns covariances, and estimates (areas, k, e) in block order."""

@@ -73,7 +73,7 @@ def _multiples(expected: ExpectedError, number: int) -> Floats:
     return np.array([float(multiple) for multiple in shares.multiples])[shares.which]
 
 
-def _pull(parent: Ints, multiple: Floats, exponent: int) -> Floats:
+def _shares_of_residual(parent: Ints, multiple: Floats, exponent: int) -> Floats:
     """Return ``a_c``: each child's part of what the parent has over the children's own sum.
 
     Where some siblings are not measured they take all of it, in equal parts.
@@ -110,7 +110,7 @@ def top_down_variances(expected: ExpectedError, query: str) -> tuple[Floats, ...
             found.append(own)
             continue
         multiple = _multiples(expected, number)
-        pull = _pull(level.parent, multiple, exponent)[:, None]
+        pull = _shares_of_residual(level.parent, multiple, exponent)[:, None]
         above = found[-1][level.parent]
         rest = np.where(pull < 1.0, own, 0.0) * np.where(pull < 1.0, 1.0 - pull, 0.0)
         alone = np.bincount(level.parent, multiple <= 0)[level.parent] == 1

@@ -119,7 +119,7 @@ class TreeModel:
         Raises `ConfigError` if recodes, bounds and structural zeros couple too many cells.
         """
         groups = {query.name: query for query in queries}
-        held = {} if constraints is None else _held(product, constraints)
+        held = {} if constraints is None else _invariant_queries(product, constraints)
         for query in held.values():
             groups.setdefault(query.name, query)
         names = list(groups)
@@ -270,7 +270,7 @@ class TreeModel:
         return tuple(self.queries[query].size for query in self.levels[level].measured)
 
 
-def _held(product: Product, constraints: ConstraintTable) -> dict[str, QueryGroup]:
+def _invariant_queries(product: Product, constraints: ConstraintTable) -> dict[str, QueryGroup]:
     """Return the query group of each invariant, by the invariant's name."""
     found: dict[str, QueryGroup] = {}
     for level in constraints.levels:

@@ -105,7 +105,7 @@ class Operators:
         # Rows of the table of counts, in compressed form.
         chosen = np.array(first, dtype=np.int64)
         sizes = np.diff(cuts)[chosen]
-        entry = np.repeat(cuts[chosen], sizes) + _within(sizes)
+        entry = np.repeat(cuts[chosen], sizes) + _positions_in_runs(sizes)
         indptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         multiple = times[entry].astype(np.float64)
         stacks = self.stacks.each(lambda stack: _multiples(stack, kind[entry], multiple, indptr))
@@ -221,7 +221,7 @@ def mask_codes(allowed: Bools) -> Ints:
     return codes.ravel().astype(np.int64)
 
 
-def _within(sizes: Ints) -> Ints:
+def _positions_in_runs(sizes: Ints) -> Ints:
     """Return 0, 1, ... within each of some runs of these lengths."""
     starts = np.cumsum(sizes) - sizes
     return np.arange(int(sizes.sum())) - np.repeat(starts, sizes)

@@ -201,7 +201,7 @@ def _climb(
             if below is None or (below.level, below.first, len(below)) != (number, start, stop - start):
                 raise EstimationError(f"what lies below level {number} is not that of its geounits.")
             lower[number] = below
-            statistics[number] = _inner(model, number, start, stop, full, below)
+            statistics[number] = _inner_messages(model, number, start, stop, full, below)
         if number > numbers[0]:
             below = _below(model, statistics[number], sums)
     return statistics, lower
@@ -215,7 +215,7 @@ def _leaves(model: TreeModel, start: int, stop: int) -> UpwardMessages:
     return UpwardMessages(len(model.levels) - 1, start, precision, None, level.weights[own])
 
 
-def _inner(
+def _inner_messages(
     model: TreeModel, number: int, start: int, stop: int, full: Full, below: ChildSums
 ) -> UpwardMessages:
     level, domain = model.levels[number], model.domain

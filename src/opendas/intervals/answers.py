@@ -263,10 +263,10 @@ def batches(
                 estimated = estimates.geounits(number, geounit[chosen], members)
                 found = intervals(estimated, limits, members, confidence)
             parts.append((chosen - start, found))
-        yield start, _together(parts)
+        yield start, _join_intervals(parts)
 
 
-def _together(parts: list[tuple[Ints, Intervals]]) -> Intervals:
+def _join_intervals(parts: list[tuple[Ints, Intervals]]) -> Intervals:
     """Put the intervals of several sets of rows in the order of the rows."""
     found = [one for _, one in parts]
     order = np.argsort(np.concatenate([rows for rows, _ in parts]), kind="stable")

@@ -171,7 +171,7 @@ class ErrorLaws:
             mine = np.flatnonzero(areas.which == area)
             order = mine[np.argsort(areas.leaf[mine])]
             leaves = areas.leaf[order]
-            if len(leaves) == 0 or sum(map(len, _touched(sweep, leaves))) > _SUBTREE:
+            if len(leaves) == 0 or sum(map(len, _geounits_with_leaves(sweep, leaves))) > _SUBTREE:
                 continue
             given: list[OwnAnswers] = []
             for number, geounit, vectors in _answer_covariances(
@@ -216,7 +216,7 @@ class ErrorLaws:
     def _below(self, sweep: Sweep, level: int, geounit: int, pulled: Floats) -> list[OwnAnswers]:
         """Return the draws of everything below a geounit."""
         found: list[OwnAnswers] = []
-        for number, child, vectors in _descend(sweep, level, geounit, pulled):
+        for number, child, vectors in _covariances_below(sweep, level, geounit, pulled):
             found += self._own(number, child, vectors)
         return found
 
@@ -281,7 +281,9 @@ def _subtree_sizes(sweep: Sweep, level: int) -> Ints:
     return sizes
 
 
-def _descend(sweep: Sweep, level: int, geounit: int, covariance: Floats) -> Iterator[tuple[int, int, Floats]]:
+def _covariances_below(
+    sweep: Sweep, level: int, geounit: int, covariance: Floats
+) -> Iterator[tuple[int, int, Floats]]:
     """Yield (level, geounit, covariance) of everything below a geounit.
 
     Given the total of a geounit, its children depend on nothing else: ``Cov(x_c, f) = V_c S^-1 Cov(x_v, f)``,
@@ -292,15 +294,17 @@ def _descend(sweep: Sweep, level: int, geounit: int, covariance: Floats) -> Iter
     """
     if level == len(sweep.model.levels) - 1:
         return
-    pulled = _each(_information(sweep, level, np.array([geounit])), covariance[None])
+    pulled = _apply_to_each(_information(sweep, level, np.array([geounit])), covariance[None])
     children = np.arange(*sweep.model.child_starts(level, geounit, geounit + 1))
-    found = _each(_known(sweep, level + 1, children), np.repeat(pulled, len(children), axis=0))
+    found = _apply_to_each(
+        _covariance_operators(sweep, level + 1, children), np.repeat(pulled, len(children), axis=0)
+    )
     for child, vectors in zip(children.tolist(), found, strict=True):
         yield level + 1, child, vectors
-        yield from _descend(sweep, level + 1, child, vectors)
+        yield from _covariances_below(sweep, level + 1, child, vectors)
 
 
-def _touched(sweep: Sweep, leaves: Ints) -> list[Ints]:
+def _geounits_with_leaves(sweep: Sweep, leaves: Ints) -> list[Ints]:
     """Return per level, top first, the geounits that hold some of the leaves, ascending."""
     levels = sweep.model.levels
     found = [np.unique(leaves)]
@@ -326,27 +330,31 @@ def _answer_covariances(
     which is the covariance of all cells with ``f``.
     """
     model = sweep.model
-    places = _touched(sweep, leaves)
+    places = _geounits_with_leaves(sweep, leaves)
     last = len(model.levels) - 1
     own: dict[int, Floats] = {}  # V b of each touched geounit, (g, r, n)
     below: dict[int, Floats] = {}  # their sum over the children
     linear = weights[:, None, None] * rows
     for number in range(last, 0, -1):
-        own[number] = _each(_known(sweep, number, places[number]), linear)
+        own[number] = _apply_to_each(_covariance_operators(sweep, number, places[number]), linear)
         parent = model.levels[number].parent[places[number]]
         below[number - 1] = np.add.reduceat(own[number], np.flatnonzero(np.diff(parent, prepend=-1)), axis=0)
-        linear = _each(_information(sweep, number - 1, places[number - 1]), below[number - 1])
-    found = _each(roots.take(places[0]), linear)
+        linear = _apply_to_each(_information(sweep, number - 1, places[number - 1]), below[number - 1])
+    found = _apply_to_each(roots.take(places[0]), linear)
     for number in range(last + 1):
         if number:
-            pulled = _each(_information(sweep, number - 1, places[number - 1]), found - below[number - 1])
+            pulled = _apply_to_each(
+                _information(sweep, number - 1, places[number - 1]), found - below[number - 1]
+            )
             up = np.searchsorted(places[number - 1], model.levels[number].parent[places[number]])
-            found = own[number] + _each(_known(sweep, number, places[number]), pulled[up])
+            found = own[number] + _apply_to_each(
+                _covariance_operators(sweep, number, places[number]), pulled[up]
+            )
         for geounit, vectors in zip(places[number].tolist(), found, strict=True):
             yield number, geounit, vectors
 
 
-def _known(sweep: Sweep, level: int, geounits: Ints) -> Operators:
+def _covariance_operators(sweep: Sweep, level: int, geounits: Ints) -> Operators:
     """Return ``V`` of some geounits."""
     statistics, here = sweep.statistics[level], sweep.model.levels[level]
     allowed = here.patterns[here.pattern[geounits - here.first]]
@@ -360,7 +368,7 @@ def _information(sweep: Sweep, level: int, geounits: Ints) -> Operators:
     return below.covariance.take(geounits - below.first).dual(allowed, plain=True)
 
 
-def _each(operators: Operators, vectors: Floats) -> Floats:
+def _apply_to_each(operators: Operators, vectors: Floats) -> Floats:
     """Apply each geounit's operator to its vectors, float64 (g, r, n)."""
     count, rows, cells = vectors.shape
     several = operators.take(np.repeat(np.arange(count), rows))

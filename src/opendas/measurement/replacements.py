@@ -149,12 +149,12 @@ class Replacements:
         if not types:
             return np.zeros((0, 0), dtype=bool)
         here = np.flatnonzero(of_leaf >= 0)
-        below = _present(child[here], of_leaf[here], len(types))
+        below = _count_kinds(child[here], of_leaf[here], len(types))
         below.data[:] = 1
         above = np.zeros(below.shape[0], dtype=np.int64)
         above[child[here]] = unit[here]
         of_part = above[np.repeat(np.arange(len(above)), np.diff(below.indptr))]
-        whole = _present(of_part, below.indices, len(types))  # number of a unit's children with a type
+        whole = _count_kinds(of_part, below.indices, len(types))  # number of a unit's children with a type
         single = below.copy()
         single.data[:] = np.asarray(whole[of_part, below.indices]).ravel() == 1
         whole.data[:] = 1
@@ -163,7 +163,7 @@ class Replacements:
         return np.asarray(both > alone)
 
 
-def _present(group: Ints, kind: Ints, kinds: int) -> Any:
+def _count_kinds(group: Ints, kind: Ints, kinds: int) -> Any:
     """Count each kind in each group, csr int64 (groups, kinds)."""
     shape = (int(group.max(initial=0)) + 1, kinds)
     return sparse.csr_array((np.ones(len(group), np.int64), (group, kind)), shape=shape)

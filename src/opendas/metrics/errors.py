@@ -82,7 +82,7 @@ def quantiles(nonzero: Ints, count: int) -> dict[str, int]:
     return out
 
 
-def _one(values: Ints, geounits: int, rows: int) -> ErrorSummary:
+def _summarise(values: Ints, geounits: int, rows: int) -> ErrorSummary:
     if geounits == 0:
         return ErrorSummary(0, None, None, None)
     return ErrorSummary(
@@ -96,7 +96,7 @@ def _one(values: Ints, geounits: int, rows: int) -> ErrorSummary:
 def summary(errors: csr_array) -> ErrorSummary:
     """Summarise a (g, m) table of signed errors over all geounits."""
     geounits, rows = errors.shape
-    return _one(np.sort(errors.data), geounits, rows)
+    return _summarise(np.sort(errors.data), geounits, rows)
 
 
 def summaries(errors: csr_array, group_of_unit: Ints, groups: int) -> Iterator[ErrorSummary]:
@@ -110,7 +110,7 @@ def summaries(errors: csr_array, group_of_unit: Ints, groups: int) -> Iterator[E
     bounds = np.searchsorted(group_of_entry, np.arange(groups + 1))
     sizes = np.bincount(group_of_unit[group_of_unit >= 0], minlength=groups)
     for group in range(groups):
-        yield _one(values[bounds[group] : bounds[group + 1]], int(sizes[group]), errors.shape[1])
+        yield _summarise(values[bounds[group] : bounds[group + 1]], int(sizes[group]), errors.shape[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 _TABLES = ("rows", "by_population", "by_blau_quintile", "redistricting", "figures", "by_age_and_sex")
 
 
-def _flat(rows: Sequence[Mapping[str, object]]) -> Iterator[dict[str, object]]:
+def _flat_rows(rows: Sequence[Mapping[str, object]]) -> Iterator[dict[str, object]]:
     """Spread quantiles over columns, and the intervals of the criterion over rows."""
     for row in rows:
         if "bins" in row:
@@ -52,7 +52,7 @@ def _cell(value: object) -> object:
 
 def _csv(rows: Sequence[Mapping[str, object]]) -> str:
     """Write a table; its first line is a comment that marks it confidential."""
-    flat = list(_flat(rows))
+    flat = list(_flat_rows(rows))
     target = io.StringIO()
     target.write(f"# {CONFIDENTIAL}\n")
     if flat:

@@ -27,7 +27,7 @@ _HEAD, _ROW, _FOOT = 0.75, 0.21, 0.5
 """Inches above, of each row of, and below a panel."""
 
 
-def _words(name: str) -> str:
+def _as_words(name: str) -> str:
     return name.replace("_", " ")
 
 
@@ -61,7 +61,7 @@ def _label_rows(axes: Sequence[Axes], names: Sequence[str]) -> None:
     """Name the rows of all panels, first at the top; only the first panel of a line shows the names."""
     for number, ax in enumerate(axes):
         ax.set_ylim(len(names) - 0.5, -0.5)
-        shown = [_words(name) for name in names] if number % _COLUMNS == 0 else [""] * len(names)
+        shown = [_as_words(name) for name in names] if number % _COLUMNS == 0 else [""] * len(names)
         ax.set_yticks(range(len(names)), shown)
 
 
@@ -142,7 +142,7 @@ def draw_criterion(ax: Axes, evaluation: Evaluation) -> None:
                 ax.text(column, row, f"{share:.0f}", ha="center", va="center", fontsize=8, color=colour)
     _label_rows([ax], [interval.population for interval in drawn[0].bins])
     ax.set_xlim(-0.5, len(drawn) - 0.5)
-    ax.set_xticks(range(len(drawn)), [_words(entry.geolevel).replace(" ", "\n") for entry in drawn])
+    ax.set_xticks(range(len(drawn)), [_as_words(entry.geolevel).replace(" ", "\n") for entry in drawn])
     ax.xaxis.tick_top()
     ax.grid(visible=False)
     ax.spines["bottom"].set_visible(False)
@@ -184,7 +184,7 @@ def evaluation_figures(evaluation: Evaluation) -> dict[str, Figure]:
     queries = list(dict.fromkeys(row.query for row in evaluation.errors))
     levels = dict.fromkeys(row.geolevel for row in evaluation.errors)
     title = f"{name}: mean absolute error of a released count (0: exact)"
-    drawn["errors"], axes = panels(title, [_words(query) for query in queries], len(levels))
+    drawn["errors"], axes = panels(title, [_as_words(query) for query in queries], len(levels))
     draw_errors(axes, evaluation)
 
     totals = [row for row in evaluation.by_population if row.query == "total"]
@@ -193,11 +193,11 @@ def evaluation_figures(evaluation: Evaluation) -> dict[str, Figure]:
         if sum(row.errors.geounits for row in rows) < 2:
             continue
         title = f"{name}: error of the total. Line: 99 % and 95 % of geounits; bar: half of them; dot: median"
-        drawn[f"total_{level}"], axes = panels(title, [f"{_words(level)}, by true total"], len(rows))
+        drawn[f"total_{level}"], axes = panels(title, [f"{_as_words(level)}, by true total"], len(rows))
         draw_signed_errors(axes, [rows])
 
     for pyramid in evaluation.pyramids:
-        where = f"{_words(pyramid.geolevel)} {pyramid.geocode}"
+        where = f"{_as_words(pyramid.geolevel)} {pyramid.geocode}"
         drawn[f"pyramid_{pyramid.geolevel}"], axes = panels(name, [where], len(pyramid.groups))
         draw_pyramid(axes[0], pyramid)
 

@@ -376,13 +376,13 @@ def _unlike_files(paths: Sequence[Source], wanted: Set[str]) -> tuple[tuple[Find
             if names & public
         ]
         number = f"{len(files)} files have" if len(files) > 1 else "it has"
-        most = f"{len(kinds[usual])} like {_place(kinds[usual][0])} have {len(usual)}"
+        most = f"{len(kinds[usual])} like {_file_name(kinds[usual][0])} have {len(usual)}"
         rule = f"{number} {len(columns)} columns, {most}"
-        findings.append(Finding(_place(files[0]), None, None, "; ".join([rule, *said])))
+        findings.append(Finding(_file_name(files[0]), None, None, "; ".join([rule, *said])))
     return tuple(findings), any(not wanted <= columns for columns in kinds)
 
 
-def _place(path: Source) -> str:
+def _file_name(path: Source) -> str:
     """Return a file's name behind its folder's: parts of several tables may have one name."""
     shown = shown_name(path)
     return shown if "/" in shown or not isinstance(path, Path) else f"{path.parent.name}/{shown}"

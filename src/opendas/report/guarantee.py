@@ -208,7 +208,7 @@ def _units(run: RunFacts) -> list[str]:
     return found
 
 
-def _tied(run: RunFacts) -> list[str]:
+def _tied_sentences(run: RunFacts) -> list[str]:
     """State what an earlier release that the run agrees with adds to the loss."""
     if not run.tied:
         return []
@@ -370,7 +370,7 @@ def _paragraphs(run: RunFacts) -> tuple[str, ...]:
         f"measurements are computationally indistinguishable from those of {_loss(run)}. Everything else in "
         f"the release is computed from the measurements, the invariants{earlier} and public information.",
         *_conversion(run),
-        *_tied(run),
+        *_tied_sentences(run),
         *_units(run),
         not_protected(run),
         *_left_protected(run),

@@ -110,7 +110,7 @@ def _paragraph(value: object, style: ParagraphStyle = _BODY) -> Paragraph:
     return Paragraph(escape(_latin(value)), style)
 
 
-def _breakable(value: str, every: int = 48) -> str:
+def _with_breaks(value: str, every: int = 48) -> str:
     """Insert places where a long exact number may break."""
     return " ".join(value[start : start + every] for start in range(0, len(value), every))
 
@@ -280,7 +280,7 @@ def _protected(run: RunFacts) -> str:
     return f"{unit}, at most {plural('record', run.contribution.at_most)}"
 
 
-def _front(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: str) -> list[Flowable]:
+def _front_page(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: str) -> list[Flowable]:
     products = ", ".join(run.product for run in runs)
     story: list[Flowable] = [
         _paragraph("Privacy certificate", _TITLE),
@@ -318,7 +318,7 @@ def _front(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: str
                     total["neighbours"],
                     runs_words(total),
                     loss_words(total),
-                    _breakable(exact_words(total), 26),
+                    _with_breaks(exact_words(total), 26),
                 )
                 for total in certificate["totals"]
             ],
@@ -359,7 +359,7 @@ def _estimation(run: RunFacts) -> str:
     return f"{run.estimator_words}; {solved}; failsafe {failsafe}"
 
 
-def _held(run: RunFacts) -> list[Flowable]:
+def _invariants_section(run: RunFacts) -> list[Flowable]:
     dropped = "; ".join(invariant_words(name) for name in run.dropped_invariants) or "none"
     return [
         _paragraph("What is held, and how it was estimated", _SUBHEAD),
@@ -409,7 +409,7 @@ def _budget(run: RunFacts) -> list[Flowable]:
             Spacer(1, 6),
         ]
         opening = []
-    return [*story, KeepTogether(_held(run))]
+    return [*story, KeepTogether(_invariants_section(run))]
 
 
 def _spine(run: RunFacts) -> list[Flowable]:
@@ -513,7 +513,7 @@ def _files(certificate: Mapping[str, Any]) -> list[Flowable]:
                 ("File", "Bytes", _paragraph("SHA-256", _CELL_HEAD)),
                 [
                     (
-                        _paragraph(_breakable(f["path"]), _SMALL),
+                        _paragraph(_with_breaks(f["path"]), _SMALL),
                         f"{f['bytes']:,}",
                         _paragraph(f["sha256"], _MONO),
                     )
@@ -540,7 +540,7 @@ def certificate_pdf(certificate: Mapping[str, Any], runs: Sequence[RunFacts], di
     - `digest`: SHA-256 of ``certificate.json``, printed on the first page; every page has its first digits.
     - Returns: a PDF without creation date or document identifier.
     """
-    story = _front(certificate, runs, digest)
+    story = _front_page(certificate, runs, digest)
     story += _guarantee(runs)
     for run in runs:
         story += _budget(run)

@@ -78,7 +78,7 @@ def folder_status(out: Path, now: Callable[[], float] = time.time) -> tuple[RunS
     if it may not be read.
     """
     try:
-        places = _find(out)
+        places = _find_files(out)
         losses, trouble = _losses(out)
         return tuple(
             _status(out, name, state, log, losses, trouble, now) for name, (state, log) in places.items()
@@ -88,7 +88,7 @@ def folder_status(out: Path, now: Callable[[], float] = time.time) -> tuple[RunS
         raise EnvironmentFailure(f"{out} cannot be read: {reason}. Ask as the user who runs it.") from error
 
 
-def _find(out: Path) -> dict[str, tuple[Path | None, Path | None]]:
+def _find_files(out: Path) -> dict[str, tuple[Path | None, Path | None]]:
     """Return where state and log of each product are."""
     if not out.exists():
         raise ConfigError(f"{out}: there is no such folder.")
@@ -136,7 +136,7 @@ def _status(
     phase = _phase(state, problem)
     entry: Mapping[str, Any] = {} if state is None else losses.get(state.run_id, {})
     start = log.attempt[0] if log.attempt else {}
-    life = _life(log, phase)
+    life = _process_state(log, phase)
     at = now() if life == "running" else None
     told = log.last("progress", "stage") or {}
     measured = log.last("progress", "stage", "step", "end", "error") or {}
@@ -186,7 +186,7 @@ def _phase(state: RunState | None, problem: str | None) -> str:
     return state.phase if state.ending is None else "ending"
 
 
-def _life(log: LogFile, phase: str) -> str:
+def _process_state(log: LogFile, phase: str) -> str:
     """Whether a process is at work on a run, or the run has what its last command was to give it."""
     settled = phase == "finished" or (phase == "measured" and _command(log) != "estimate")
     ended = log.last("end", "error")

@@ -31,7 +31,7 @@ def sample(law: Noise, size: int | tuple[int, ...] | None, rng: np.random.Genera
     Raises `ConfigError` if `rng` is not a generator. Raises `PrivacyError` if the law is too wide for a
     table.
     """
-    words = _words(rng)
+    words = _random_words(rng)
     out = np.empty(() if size is None else size, dtype=np.int64)
     flat = out.reshape(-1)
     table = SamplerTable.build(law)
@@ -41,7 +41,7 @@ def sample(law: Noise, size: int | tuple[int, ...] | None, rng: np.random.Genera
     return out
 
 
-def _words(rng: np.random.Generator | None) -> Words:
+def _random_words(rng: np.random.Generator | None) -> Words:
     if rng is None:
         return lambda count: np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
     if not isinstance(rng, np.random.Generator):

@@ -114,7 +114,7 @@ class _SymmetricLaw:
             return Fraction(floors[k] if k < len(floors) else 0, 1 << bits)
 
         found = {each: float(value(above, each)) for each in np.unique(points[near]).tolist()}
-        far = {each: float(value(_far, each)) for each in np.unique(points[~near]).tolist()}
+        far = {each: float(value(_tail_far_out, each)) for each in np.unique(points[~near]).tolist()}
         every = found | far
         return np.array([every[each] for each in points.ravel().tolist()]).reshape(points.shape)
 
@@ -271,7 +271,7 @@ Noise = DiscreteGaussian | DiscreteLaplace
 """A symmetric law on the integers that is sampled exactly; hashable, and equal by value."""
 
 
-def _far(k: int) -> Fraction:
+def _tail_far_out(k: int) -> Fraction:
     """Return ``P(X > k)`` where it differs from 0 or 1 by less than the smallest double."""
     return Fraction(int(k < 0))
 

@@ -30,7 +30,7 @@ _UNDER_65 = tuple(range(6))
 _OVER_65 = tuple(range(6, 9))
 
 
-def _of(box: Box, fulfils: Fulfils) -> Box:
+def _with_types(box: Box, fulfils: Fulfils) -> Box:
     """Return the households of a box whose type fulfils something."""
     inside = box.get("hhtype_dhch", tuple(range(len(HOUSEHOLD_TYPES))))
     return {**box, "hhtype_dhch": tuple(code for code in inside if fulfils(HOUSEHOLD_TYPES[code]))}
@@ -43,30 +43,30 @@ def _below(label: str, box: Box, rows: Callable[[Box], Rows]) -> Rows:
         yield f"{label}; {inner}", within
 
 
-def _nothing(box: Box) -> Rows:
+def _no_rows(box: Box) -> Rows:
     yield from ()
 
 
-def _by_sex(box: Box, rows: Callable[[Box], Rows] = _nothing, without: str = "") -> Rows:
+def _by_sex(box: Box, rows: Callable[[Box], Rows] = _no_rows, without: str = "") -> Rows:
     for code, sex in enumerate(("Male", "Female")):
         yield from _below(f"{sex} householder{without}", {**box, "sex": (code,)}, rows)
 
 
-def _families(box: Box, rows: Callable[[Box], Rows] = _nothing) -> Rows:
+def _families(box: Box, rows: Callable[[Box], Rows] = _no_rows) -> Rows:
     """Married couples and other families, these by the householder's sex; `rows` within each."""
-    yield from _below("Married couple family", _of(box, lambda kind: kind.married), rows)
-    others = _of(box, lambda kind: kind.relatives and not kind.married)
+    yield from _below("Married couple family", _with_types(box, lambda kind: kind.married), rows)
+    others = _with_types(box, lambda kind: kind.relatives and not kind.married)
     yield from _below("Other family", others, lambda box: _by_sex(box, rows, ", no spouse present"))
 
 
 def _family_or_not(box: Box, families: Callable[[Box], Rows], others: Callable[[Box], Rows]) -> Rows:
-    yield from _below("Family households", _of(box, lambda kind: kind.relatives), families)
-    yield from _below("Nonfamily households", _of(box, lambda kind: not kind.relatives), others)
+    yield from _below("Family households", _with_types(box, lambda kind: kind.relatives), families)
+    yield from _below("Nonfamily households", _with_types(box, lambda kind: not kind.relatives), others)
 
 
 def _alone_or_not(box: Box) -> Rows:
-    yield "Householder living alone", _of(box, lambda kind: kind.size == 1)
-    yield "Householder not living alone", _of(box, lambda kind: kind.size > 1)
+    yield "Householder living alone", _with_types(box, lambda kind: kind.size == 1)
+    yield "Householder not living alone", _with_types(box, lambda kind: kind.size > 1)
 
 
 def _types(box: Box) -> Rows:
@@ -74,15 +74,15 @@ def _types(box: Box) -> Rows:
 
 
 def _own_or_not(box: Box) -> Rows:
-    yield "With own children under 18 years", _of(box, lambda kind: kind.own_children != "none")
-    yield "No own children under 18 years", _of(box, lambda kind: kind.own_children == "none")
+    yield "With own children under 18 years", _with_types(box, lambda kind: kind.own_children != "none")
+    yield "No own children under 18 years", _with_types(box, lambda kind: kind.own_children == "none")
 
 
 def _by_size_and_own_children(box: Box) -> Rows:
-    yield from _below("1-person household", _of(box, lambda kind: kind.size == 1), _by_sex)
+    yield from _below("1-person household", _with_types(box, lambda kind: kind.size == 1), _by_sex)
     yield from _below(
         "2-or-more-person household",
-        _of(box, lambda kind: kind.size > 1),
+        _with_types(box, lambda kind: kind.size > 1),
         lambda box: _family_or_not(box, lambda box: _families(box, _own_or_not), _by_sex),
     )
 
@@ -96,7 +96,7 @@ _UNDER_18 = (
 
 def _ages_under_18(box: Box, ages_of: Callable[[HouseholdType], str]) -> Rows:
     for words, label in _UNDER_18:
-        yield label, _of(box, lambda kind, words=words: ages_of(kind) == words)  # type: ignore[misc]
+        yield label, _with_types(box, lambda kind, words=words: ages_of(kind) == words)  # type: ignore[misc]
 
 
 def _by_minors(box: Box) -> Rows:
@@ -107,12 +107,12 @@ def _by_minors(box: Box) -> Rows:
 
     yield from _below(
         "Households with one or more people under 18 years",
-        _of(box, lambda kind: kind.children != "none"),
+        _with_types(box, lambda kind: kind.children != "none"),
         lambda box: _family_or_not(box, lambda box: _families(box, ages), lambda box: _by_sex(box, ages)),
     )
     yield from _below(
         "Households with no people under 18 years",
-        _of(box, lambda kind: kind.children == "none"),
+        _with_types(box, lambda kind: kind.children == "none"),
         lambda box: _family_or_not(box, _families, _by_sex),
     )
 
@@ -139,21 +139,21 @@ def _elderly(years: int, rows: Callable[[Box], Rows]) -> Callable[[Box], Rows]:
 
 
 def _families_and_others(box: Box) -> Rows:
-    yield from _family_or_not(box, _families, _nothing)
+    yield from _family_or_not(box, _families, _no_rows)
 
 
 def _size_and_family(box: Box) -> Rows:
-    yield "1-person household", _of(box, lambda kind: kind.size == 1)
-    larger = _of(box, lambda kind: kind.size > 1)
+    yield "1-person household", _with_types(box, lambda kind: kind.size == 1)
+    larger = _with_types(box, lambda kind: kind.size > 1)
     yield from _below(
-        "2-or-more-person household", larger, lambda box: _family_or_not(box, _nothing, _nothing)
+        "2-or-more-person household", larger, lambda box: _family_or_not(box, _no_rows, _no_rows)
     )
 
 
 def _sizes(box: Box, least: int = 1) -> Rows:
     for size in range(least, LARGEST + 1):
         label = f"{size}-{'or-more-' if size == LARGEST else ''}person household"
-        yield label, _of(box, lambda kind, size=size: kind.size == size)  # type: ignore[misc]
+        yield label, _with_types(box, lambda kind, size=size: kind.size == size)  # type: ignore[misc]
 
 
 def _types_by_size(box: Box) -> Rows:
@@ -167,18 +167,18 @@ def _own_children(box: Box) -> Rows:
 
 
 def _generations(box: Box) -> Rows:
-    yield "Household has three or more generations", _of(box, lambda kind: kind.multigenerational)
+    yield "Household has three or more generations", _with_types(box, lambda kind: kind.multigenerational)
     yield (
         "Household does not have three or more generations",
-        _of(box, lambda kind: not kind.multigenerational),
+        _with_types(box, lambda kind: not kind.multigenerational),
     )
 
 
 def _couples(box: Box) -> Rows:
     def one_sex(couples: tuple[str, ...], words: str) -> Callable[[Box], Rows]:
         def made(box: Box) -> Rows:
-            yield f"Opposite-sex {words}", _of(box, lambda kind: kind.couple == couples[0])
-            same = _of(box, lambda kind: kind.couple == couples[1])
+            yield f"Opposite-sex {words}", _with_types(box, lambda kind: kind.couple == couples[0])
+            same = _with_types(box, lambda kind: kind.couple == couples[1])
             yield from _below(f"Same-sex {words}", same, _by_sex)
 
         return made
@@ -188,11 +188,11 @@ def _couples(box: Box) -> Rows:
             (COUPLES[:2], "Married couple household", "married couple"),
             (COUPLES[2:4], "Cohabiting couple household", "unmarried partners"),
         ):
-            of_couples = _of(box, lambda kind, couples=couples: kind.couple in couples)  # type: ignore[misc]
+            of_couples = _with_types(box, lambda kind, couples=couples: kind.couple in couples)  # type: ignore[misc]
             yield from _below(label, of_couples, one_sex(couples, words))
 
-    yield from _below("Coupled households", _of(box, lambda kind: kind.couple in COUPLES[:4]), kinds)
-    yield "All other households", _of(box, lambda kind: kind.couple not in COUPLES[:4])
+    yield from _below("Coupled households", _with_types(box, lambda kind: kind.couple in COUPLES[:4]), kinds)
+    yield "All other households", _with_types(box, lambda kind: kind.couple not in COUPLES[:4])
 
 
 def _nonfamilies(box: Box) -> Rows:
@@ -224,8 +224,8 @@ def _types_by_age(box: Box) -> Rows:
 
 def _with_minors(box: Box) -> Rows:
     """People under 18 but householder, spouse and partner."""
-    yield "With people under 18 years", _of(box, lambda kind: kind.children != "none")
-    yield "No people under 18 years", _of(box, lambda kind: kind.children == "none")
+    yield "With people under 18 years", _with_types(box, lambda kind: kind.children != "none")
+    yield "No people under 18 years", _with_types(box, lambda kind: kind.children == "none")
 
 
 def _races(box: Box) -> Rows:
@@ -268,8 +268,8 @@ def _iterations() -> Iterator[tuple[str, Box]]:
 def household_tables() -> Mapping[str, DhcTable]:
     """Return the tables of the household histogram by name."""
     every: Box = {}
-    families = _of(every, lambda kind: kind.relatives)
-    nonfamilies = _of(every, lambda kind: not kind.relatives)
+    families = _with_types(every, lambda kind: kind.relatives)
+    nonfamilies = _with_types(every, lambda kind: not kind.relatives)
     tables = {
         "P15": DhcTable(every, _origins_by_race, "block"),
         "P18": DhcTable(every, _types, "block"),
@@ -326,7 +326,7 @@ def unit_tables() -> Mapping[str, DhcTable]:
     """Return the tables of all housing units by name, of the second histogram."""
     housing: Box = {"tenvacgq": _OCCUPIED + _VACANT}
     return {
-        "H1": DhcTable(housing, _nothing, "block"),
+        "H1": DhcTable(housing, _no_rows, "block"),
         "H3": DhcTable(housing, _occupancy, "block"),
         "H5": DhcTable({"tenvacgq": _VACANT}, _vacancy, "block"),
     }

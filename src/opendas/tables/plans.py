@@ -95,7 +95,7 @@ def _batches(
             if not many and number_of_replicates(released):
                 found = table_margins(Replicated.of(released), table, areas, DEFAULT_CONFIDENCE)
                 margin = found.margin
-            parts.append(_long(plan if many else None, areas.names, released, table, values, margin))
+            parts.append(_long_table(plan if many else None, areas.names, released, table, values, margin))
         yield pa.concat_tables(parts)
 
 
@@ -108,7 +108,7 @@ def _summed(counts: Ints, areas: AreaWeights) -> Floats:
     return np.stack(columns, axis=1)
 
 
-def _long(
+def _long_table(
     plan: str | None,
     names: Sequence[str],
     released: ReleasedProduct,

@@ -51,14 +51,14 @@ def replicate_weights(base: Replicated, query: str, geolevel: str) -> pa.Table:
     published = _sums(base.counts, group, grouping)
     drawn = [_sums(file.differences(k, frame, base.counts.size), group, grouping) for k in runs]
     rows = np.unique(np.concatenate([keys for keys, _ in (published, *drawn)]))
-    weight = _at(rows, *published)
+    weight = _sums_at_rows(rows, *published)
     geounit, row = np.divmod(rows, group.size)
     names = ["geocode", *group.factors]
     columns = [text_column(geounit, [bytes(code).decode() for code in grouping.geocodes])]
     if group.factors:
         codes = np.unravel_index(row, group.shape)
         columns += [text_column(code, labels) for code, labels in zip(codes, group.labels, strict=True)]
-    columns += [_column(weight), *(_column(weight + _at(rows, *one)) for one in drawn)]
+    columns += [_column(weight), *(_column(weight + _sums_at_rows(rows, *one)) for one in drawn)]
     return pa.table(columns, [*names, "weight", *(f"rep{k}" for k in runs)])
 
 
@@ -71,7 +71,7 @@ def _sums(counts: Histogram, group: QueryGroup, grouping: Grouping) -> tuple[Int
     return found[sums != 0], sums[sums != 0]
 
 
-def _at(rows: Ints, keys: Ints, sums: Ints) -> Ints:
+def _sums_at_rows(rows: Ints, keys: Ints, sums: Ints) -> Ints:
     """Return the sums in a longer list of rows, 0 where there is none."""
     found = np.zeros(len(rows), dtype=np.int64)
     found[np.searchsorted(rows, keys)] = sums

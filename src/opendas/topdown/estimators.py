@@ -63,13 +63,13 @@ class _Checked:
                 "child in each cell."
             )
         data.progress.methods.append(self.name)
-        values = np.clip(answer.astype(np.float64), 0.0, _most(data))
+        values = np.clip(answer.astype(np.float64), 0.0, _upper_bounds(data))
         if _is_feasible(data, values):
             return values
         return nearest_feasible(data.family, data.groups, values, data.progress, f"estimator {self.name}")
 
 
-def _most(data: FamilyData) -> Floats:
+def _upper_bounds(data: FamilyData) -> Floats:
     """Return what no cell of a child can exceed, float64 (C, s)."""
     groups, parent = data.groups, data.family.parent
     most = np.where(groups.mask, MOST if parent is None else parent, 0.0)

@@ -146,7 +146,7 @@ def advise(run: Run, *, records: float | None = None) -> tuple[Advice, ...]:
     made = spread.simulation.run.frame, spread.counts
     space = space_of(run, Simulator(run, made=made), run.spine)
     before, tried = _expected(space, space.losses), part.errors()
-    wish, known = _wish(space, before), before[-1] > _EXACT
+    wish, known = _lower_leaf_errors(space, before), before[-1] > _EXACT
     found = []
     for kind in (KEPT, FREE) if len(space.start.levels) > 1 else (KEPT,):
         losses = best_losses(space.tree, wish, space.losses, moves=kind == FREE)
@@ -164,7 +164,7 @@ def advise(run: Run, *, records: float | None = None) -> tuple[Advice, ...]:
                 other.budget.queries,
                 improved,
                 tuple(_effects(space, before, after)),
-                tuple(_tried(tried, part.errors(other.budget))),
+                tuple(_tried_effects(tried, part.errors(other.budget))),
                 tuple(_prices(run, other)),
             )
         )
@@ -175,7 +175,7 @@ def _expected(space: Space, losses: Floats) -> Floats:
     return space.tree.errors((space.precision * losses) ** space.power)
 
 
-def _wish(space: Space, before: Floats) -> Wish:
+def _lower_leaf_errors(space: Space, before: Floats) -> Wish:
     """Lower the errors of the leaves; hold the others."""
     known, none = before > _EXACT, np.zeros_like(before)
     aims = none.copy()
@@ -191,7 +191,7 @@ def _effects(space: Space, before: Floats, after: Floats) -> Iterator[Effect]:
                 yield effect
 
 
-def _tried(before: Sequence[TriedRow], after: Sequence[TriedRow]) -> Iterator[Effect]:
+def _tried_effects(before: Sequence[TriedRow], after: Sequence[TriedRow]) -> Iterator[Effect]:
     for row, other in zip(before, after, strict=True):
         effect = Effect(row.geolevel, row.query, row.mean_abs_error, other.mean_abs_error)
         if abs(effect.change) > SEEN:

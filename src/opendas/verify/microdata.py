@@ -220,11 +220,11 @@ def check_tie(data: Microdata) -> str:
     query = released.product.workload.group(tie.query)
     _check_tied_counts(released, tie, tied)
     unlike = data.estimate.recoded(query.row_of_cell, query.size).unlike(tied)
-    _nowhere(released, unlike, f"other counts than {tie.product} in")
+    _require_no_leaves(released, unlike, f"other counts than {tie.product} in")
     types = UnitTypes.of(released.product, released.frame)
     if types is not None:
         broken = types.broken(np.arange(tied.rows), data.estimate)
-        _nowhere(released, broken, "other types of unit than the frame has in")
+        _require_no_leaves(released, broken, "other types of unit than the frame has in")
     held = "" if types is None else f"; {plural('type', len(tie.units))} of unit as the frame has them"
     return f"{plural('count', len(tied.counts))} of {tie.query}, as in the release of {tie.product}{held}"
 
@@ -261,9 +261,9 @@ def check_quarters(data: Microdata) -> str:
         for code, units in known:
             whose = f"{HHGQ_LEVELS[code]} people"
             homeless = (units == 0) & (people[:, code] > 0)
-            _nowhere(released, np.flatnonzero(homeless), f"{whose} without a unit in block")
+            _require_no_leaves(released, np.flatnonzero(homeless), f"{whose} without a unit in block")
             short = (people[:, code] < units) & (code > 0)
-            _nowhere(released, np.flatnonzero(short), f"{whose} fewer than facilities in block")
+            _require_no_leaves(released, np.flatnonzero(short), f"{whose} fewer than facilities in block")
         return "nobody where there is no unit; no group quarters without people"
     facilities = data.records.counts
     quarters = np.zeros(len(frame), dtype=np.int64)
@@ -287,11 +287,11 @@ def _check_all_units(data: Microdata) -> str:
     assert companion is not None  # required above
     units = ReleaseFolder(released.release)[companion.name].estimate
     unlike = units_of_records(released.product, data.records.counts).unlike(units)
-    _nowhere(released, unlike, f"other units than {companion.name} in")
+    _require_no_leaves(released, unlike, f"other units than {companion.name} in")
     return f"{plural('unit', units.total())} of every block, as in {companion.name}"
 
 
-def _nowhere(released: ReleasedProduct, leaves: Ints, what: str) -> None:
+def _require_no_leaves(released: ReleasedProduct, leaves: Ints, what: str) -> None:
     """Fail the current check if there are leaves, given by their positions, with something wrong."""
     codes = released.frame.geocodes[leaves]
     require(not len(leaves), f"{what} {first_few(code.decode() for code in codes)}.")

@@ -120,19 +120,19 @@ class SparkBackend:
         """Split the counts again if the run is cut in another way than was expected."""
         if estimator in WHOLE_TREE and model is None:  # nothing will be estimated now: any cut will do
             return
-        own = _own(counts)
+        own = _counts_on_executors(counts)
         own.cut_again(LastCut.of(own.spine, cut(own.spine, constraints, estimator, model)))
 
     def engine(
         self, worker: Worker, folder: Path, counts: ExactCounts | None, spine: Spine
     ) -> AbstractContextManager[Engine]:
         """Return what does the tasks of a run."""
-        known = None if counts is None else _own(counts)
+        known = None if counts is None else _counts_on_executors(counts)
         return SparkEngine(self.session, worker, folder, known, len(spine.levels) - 1, self.workers)
 
     def draw(self, source: KeyedSource, counts: ExactCounts, folder: Path, spine: Spine) -> Draw:
         """Draw where the counts are: above the last cut, where geounits are few, in this process."""
-        own = _own(counts)
+        own = _counts_on_executors(counts)
 
         def draw(level: int, step: int) -> Iterator[tuple[int, int, list[Ints]]]:
             if level <= own.cut.level:
@@ -147,7 +147,7 @@ class SparkBackend:
         return write_shared
 
 
-def _own(counts: ExactCounts) -> SparkCounts:
+def _counts_on_executors(counts: ExactCounts) -> SparkCounts:
     if not isinstance(counts, SparkCounts):
         raise AssertionError("the counts of a run on Spark are with its executors")
     return counts

@@ -243,15 +243,15 @@ class _SumUp:
     def of(self, task: int, table: Histogram) -> dict[str, Integers]:
         """Return what the driver reads of the counts of a task."""
         low, high = self.counts.leaves(task)
-        sums = table.aggregate(_within(self.tops, low, high))
+        sums = table.aggregate(_relative_starts(self.tops, low, high))
         arrays: dict[str, Integers] = {"indptr": sums.indptr, "cells": sums.cells, "counts": sums.counts}
         for number, (group, starts) in enumerate(self.declared):
-            rows = table if starts is None else table.aggregate(_within(starts, low, high))
+            rows = table if starts is None else table.aggregate(_relative_starts(starts, low, high))
             arrays[f"declared {number}"] = exact_answers(group, rows)
         return arrays
 
 
-def _within(starts: Ints, low: int, high: int) -> Ints:
+def _relative_starts(starts: Ints, low: int, high: int) -> Ints:
     """Return those of ``starts`` from leaf `low` to leaf `high`, both of them among these."""
     first, last = np.searchsorted(starts, [low, high])
     return np.asarray(starts[first : last + 1] - low)

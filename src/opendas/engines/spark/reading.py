@@ -238,9 +238,9 @@ def copy_public(spec: ReaderSpec, cache: Path) -> ReaderSpec:
     """
     remote = spec.remote
     if remote.frame is not None:
-        spec = replace(spec, frame=_copy(_one(remote.frame), cache / "remote" / "frame"))
+        spec = replace(spec, frame=_copy(_single_file(remote.frame), cache / "remote" / "frame"))
     if remote.units is not None and spec.units is not None:
-        path = _copy(_one(remote.units), cache / "remote" / "units")
+        path = _copy(_single_file(remote.units), cache / "remote" / "units")
         spec = replace(spec, units=replace(spec.units, path=path))
     return replace(spec, remote=RemoteInput(remote.paths))
 
@@ -273,7 +273,7 @@ def copy_data(spec: ReaderSpec, files: Sequence[RemoteFile], cache: Path) -> Rea
     return replace(spec, paths=tuple(paths))
 
 
-def _one(address: str) -> RemoteFile:
+def _single_file(address: str) -> RemoteFile:
     found = _found(address)
     if len(found) != 1:
         raise ConfigError(f"{address} is not a file.")

@@ -94,7 +94,7 @@ def open_session(master: str | None, *, name: str, threads: int) -> Iterator[Spa
     authenticate and encrypt.
     """
     check_environment()
-    with _quiet():
+    with _without_pandas_warnings():
         from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession() if master is None else None
@@ -168,7 +168,7 @@ def _set_environment(*, local: bool) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _without_pandas_warnings() -> Iterator[None]:
     """Silence Spark's remarks about versions of pandas, which it asks for but does not use here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
@@ -195,7 +195,7 @@ _EXECUTORS: Final = {
 def spark_failures(what: str = "could not finish") -> Iterator[None]:
     """Turn failures of Spark into ours. Its messages may quote data, so they stay in its own logs."""
     try:
-        with _quiet():
+        with _without_pandas_warnings():
             yield
     except (OpendasError, KeyboardInterrupt):
         raise
@@ -235,7 +235,7 @@ def write_package(path: Path, folder: Path = _PACKAGE) -> None:
                 archive.write(file, Path("opendas") / file.relative_to(folder))
 
 
-def _probe(nonce: str, folder: str, needed: Sequence[str], *, rows: bool) -> Callable[[Any], Any]:
+def _executor_probe(nonce: str, folder: str, needed: Sequence[str], *, rows: bool) -> Callable[[Any], Any]:
     """Return a function that looks at an executor. It is sent as a whole: opendas may be missing there.
 
     With `rows` it answers with batches of rows, as the work of a run does.
@@ -299,7 +299,7 @@ def prepare_executors(session: SparkSession, folder: Path) -> bool:
     context = session.sparkContext
     for name in _ONE_THREAD:
         context.environment.setdefault(name, "1")
-    found = _look(session, folder)
+    found = _probe_executors(session, folder)
     _refuse_missing(found)
     _refuse_hidden(found, folder)
     shipped = any(each["digest"] != source_digest() for each in found)
@@ -321,14 +321,16 @@ def prepare_executors(session: SparkSession, folder: Path) -> bool:
     return shipped
 
 
-def _look(session: SparkSession, folder: Path) -> list[dict[str, Any]]:
+def _probe_executors(session: SparkSession, folder: Path) -> list[dict[str, Any]]:
     context = session.sparkContext
     nonce = token_hex(8)
     mark = folder / f".seen-{nonce}"
     mark.write_text(nonce)
     try:
         tasks = 2 * max(1, context.defaultParallelism)
-        found = _asked(session, tasks, partial(_probe, nonce, str(folder.resolve()), _NEEDED))
+        found = _probe_answers(
+            session, tasks, partial(_executor_probe, nonce, str(folder.resolve()), _NEEDED)
+        )
         seen = any(True for _ in folder.glob(f".seen-{nonce}-*"))
     finally:
         for path in folder.glob(f".seen-{nonce}*"):
@@ -338,7 +340,7 @@ def _look(session: SparkSession, folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _asked(
+def _probe_answers(
     session: SparkSession, tasks: int, probe: Callable[..., Callable[[Any], Any]]
 ) -> list[dict[str, Any]]:
     """Ask in the way of the run's own work, so that the processes started for it are those of the run.

@@ -138,7 +138,7 @@ def read_mdf(folder: Path, product: Product, frame: Frame) -> Histogram:
 def read_mdf_records(folder: Path, product: Product, frame: Frame) -> MdfRecords:
     """Read and check the microdata of a product; see :func:`read_mdf`."""
     layout = mdf_layout(product, frame)
-    known_leaves, known_kinds = _known(layout, "leaf"), _known(layout, "kind")
+    known_leaves, known_kinds = _known_codes(layout, "leaf"), _known_codes(layout, "kind")
     keys: list[Ints] = []
     sums: list[Ints] = []
     records, ascending, numbered = 0, True, True
@@ -243,7 +243,7 @@ def _mixed(columns: list[tuple[int, Column]], indices: Sequence[npt.NDArray[np.i
     return key
 
 
-def _known(layout: Layout, source: str) -> Lookup:
+def _known_codes(layout: Layout, source: str) -> Lookup:
     """Return the codes of all leaves, or of all kinds, each as one number."""
     columns = _sources(layout, source)
     return Lookup.of(_mixed(columns, [column.index for _, column in columns]))

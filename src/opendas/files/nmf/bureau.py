@@ -237,11 +237,11 @@ def _read_rows(
         variance,
         sign,
         signs,
-        _unlike(schemas, f"{level}.parquet/{kind}"),
+        _warn_of_columns(schemas, f"{level}.parquet/{kind}"),
     )
 
 
-def _unlike(schemas: Mapping[str, list[Path]], where: str) -> tuple[str, ...]:
+def _warn_of_columns(schemas: Mapping[str, list[Path]], where: str) -> tuple[str, ...]:
     """Say which parts have other columns, or types, than the first ones: programs that scan them may not."""
     (first, most), *others = schemas.items()
     found = []

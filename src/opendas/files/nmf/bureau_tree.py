@@ -242,7 +242,7 @@ class BureauFile:
         answers = BureauAnswers(self.levels, queries_of, tuple(rows), self.progress)
         query = product.workload.group("hhgq_vector")
         told = ((i, _exact(level, "gq_vect_con", query.size)) for i, level in enumerate(self.levels))
-        exact, invariants = _held(self, query, {i: units for i, units in told if units is not None})
+        exact, invariants = _exact_answers(self, query, {i: units for i, units in told if units is not None})
         none = [np.zeros((len(level.geocodes), 0), dtype=np.int64) for level in self.levels]
         held = tuple(LevelConstraints(x, x, units) for x, units in zip(none, exact, strict=True))
         table = ConstraintTable((), bound_cells(product), product.possible, held)
@@ -487,7 +487,7 @@ def _constraints(file: BureauFile, margin: Margin | None) -> tuple[ConstraintTab
                 "the measurement file, which holds them exactly: these are totals of another census."
             )
         totals[last] = at_leaf[:, None]
-    held, invariants = _held(file, own.workload.group("total"), totals)
+    held, invariants = _exact_answers(file, own.workload.group("total"), totals)
     table = ConstraintTable(
         tuple(bound.name for bound in own.bounds),
         bound_cells(own),
@@ -500,7 +500,7 @@ def _constraints(file: BureauFile, margin: Margin | None) -> tuple[ConstraintTab
     return table, dataclasses.replace(own, invariants=invariants)
 
 
-def _held(
+def _exact_answers(
     file: BureauFile, query: QueryGroup, answers: Mapping[int, Ints]
 ) -> tuple[list[tuple[InvariantAnswers, ...]], tuple[Invariant, ...]]:
     """Return what is exact at every geolevel, and the invariant of the lowest where the file says it.

@@ -282,7 +282,7 @@ def _constraints(
         blocks.append(partial(_rows, table.joint.totals[table.joint.group][:, None]))
     if table.tied is not None and product.layout == "dhc-persons":
         texts.append(["pl94_con", "=", *_texts(product, table.tied.query)[1:]])
-        blocks.append(partial(_tied, table.tied))
+        blocks.append(partial(_tied_rows, table.tied))
     if table.tied is not None and product.layout == "tenvacgq":
         units = product.workload.group("hhgq_vector")
         texts.append(["h1_toth1vacant_con", "=", "vacant", [1]])
@@ -322,14 +322,14 @@ def _rows(values: Ints, first: int, last: int) -> Ints:
 
 
 def _vacant(tied: PublicCounts, first: int, last: int) -> Ints:
-    return _tied(tied, first, last)[:, :1]
+    return _tied_rows(tied, first, last)[:, :1]
 
 
 def _units(tied: PublicCounts, first: int, last: int) -> Ints:
     """Return all housing units, and the group quarters of each type."""
-    vacant, occupied, quarters = np.split(_tied(tied, first, last), (1, 2), axis=1)
+    vacant, occupied, quarters = np.split(_tied_rows(tied, first, last), (1, 2), axis=1)
     return np.concatenate([vacant + occupied, quarters], axis=1)
 
 
-def _tied(tied: PublicCounts, first: int, last: int) -> Ints:
+def _tied_rows(tied: PublicCounts, first: int, last: int) -> Ints:
     return tied.slice(first, last).on(np.arange(tied.query.size, dtype=np.int32))

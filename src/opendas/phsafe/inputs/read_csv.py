@@ -91,7 +91,7 @@ def read_csv(
     of_persons, of_units, of_places = KINDS
     found = {file.name: _check_first_line(folder / file.name, file.columns) for file in KINDS}
     if found[of_places.name]:  # without it nobody knows which rows are in the states of the run
-        raise FormatError(f"{folder} {_NOT_READ}", _all(found))
+        raise FormatError(f"{folder} {_NOT_READ}", _all_findings(found))
     states = np.zeros(128, dtype=np.bool_)
     states[[int(code) for code in state_filter]] = True
 
@@ -106,20 +106,20 @@ def read_csv(
         if progress is not None:
             progress("reading", done, 3)
         if found[file.name]:
-            return _none(file.rows)
-        return _read_file(folder, file, found, lambda table: _among(_keys(table), known))
+            return _no_rows(file.rows)
+        return _read_file(folder, file, found, lambda table: _is_known(_keys(table), known))
 
     units: Units = read(of_units, 1)
     inputs = Inputs(read(of_persons, 2), units, places)
     if any(found.values()):
-        findings = [*_all(found), *check_values(inputs)]
+        findings = [*_all_findings(found), *check_values(inputs)]
         raise FormatError(f"{folder} {_NOT_READ}", findings, shown=len(findings))
     if progress is not None:
         progress("reading", 3, 3)
     return inputs
 
 
-def _all(found: dict[str, list[Finding]]) -> list[Finding]:
+def _all_findings(found: dict[str, list[Finding]]) -> list[Finding]:
     """Return the findings of all files, the first lines of each."""
     findings: list[Finding] = []
     for name, of_file in found.items():
@@ -170,7 +170,7 @@ def _read_file(
     with open(path, "rb", opener=at_once) as text:
         text.readline()
         if not any(line.strip() for line in text):  # Arrow takes the absence of rows for an error
-            return _none(file.rows)
+            return _no_rows(file.rows)
     try:
         table, lines, broken = _parse(path, file, skip=1)
     except OSError as error:
@@ -181,7 +181,7 @@ def _read_file(
     return _rows(table, file.rows, lines, slice(None) if mask.all() else mask)
 
 
-def _none(kind: type[_Rows]) -> _Rows:
+def _no_rows(kind: type[_Rows]) -> _Rows:
     return kind.of(**dict.fromkeys(kind.dtypes(), ()))
 
 
@@ -251,7 +251,7 @@ def _rows(table: pa.Table, kind: type[_Rows], lines: Ints, kept: Any = slice(Non
     return kind(**columns)
 
 
-def _among(keys: Ints, known: Ints) -> Bools:
+def _is_known(keys: Ints, known: Ints) -> Bools:
     """Return which keys are among the sorted `known`."""
     if not len(known):
         return np.zeros(len(keys), dtype=np.bool_)

@@ -155,7 +155,7 @@ def _by_tenure(measured: Measured, most: float, with_counts: bool) -> AverageEst
     return AverageEstimates(cells, (pair_count(fits[0], fits[1]), *parts[0], *parts[1]))
 
 
-def _alone(measured: Measured, most: float) -> AverageEstimates:
+def _fit_cells(measured: Measured, most: float) -> AverageEstimates:
     """Fit each cell by itself, as the published step does for PH8."""
     fits = [measured.fit(cell, most, summed=True) for cell in measured.table.cells]
     return AverageEstimates(
@@ -178,7 +178,7 @@ def estimate_averages(
         with_counts = model is Model.JOINT and row.table.counts is not None
         if not row.table.by_cell:
             return _shared(row, most, with_counts)
-        return _by_tenure(row, most, with_counts) if model is Model.JOINT else _alone(row, most)
+        return _by_tenure(row, most, with_counts) if model is Model.JOINT else _fit_cells(row, most)
 
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(fit, rows))

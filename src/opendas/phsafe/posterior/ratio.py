@@ -224,7 +224,7 @@ _CLOSE = 1e-5
 """Step, in standard deviations, that ends the search: the next one would be of the order of its square."""
 
 
-def _together(first: Block, second: Block) -> Block:
+def _sum_of_blocks(first: Block, second: Block) -> Block:
     """Return the sum of two blocks that no constraint touches."""
     return Block(
         (first.total + second.total,),
@@ -275,7 +275,7 @@ def pair_average(first: Fit, second: Fit) -> Estimate:
     """
     one, two = first.block, second.block
     if first.total is None and second.total is None:
-        return Fit(_together(one, two), None).average(None)
+        return Fit(_sum_of_blocks(one, two), None).average(None)
     mean = _mean(one, two)
     households = first.mean_households() + second.mean_households()
     spread = [s * s for block in (one, two) for s in block.deviations[:-1]]
@@ -344,7 +344,7 @@ def pair_count(first: Fit, second: Fit) -> Estimate:
     """Return the numerators of two independent blocks together."""
     one, two = first.block, second.block
     if first.total is None and second.total is None:
-        return Fit(_together(one, two), None).count(None)
+        return Fit(_sum_of_blocks(one, two), None).count(None)
     curves = [fit.total or fit_total(fit.block) for fit in (first, second)]
     scales = [math.sqrt(curve.moments()[1]) for curve in curves]
     step = max(

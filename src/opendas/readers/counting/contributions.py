@@ -89,7 +89,7 @@ class Contributions:
         for _, _, runs in self._runs.pieces(self._limit):
             parts = [(np.stack([high, low], axis=1).view(np.uint64), keys) for high, low, keys in runs]
             if parts:
-                yield self._chosen(*_together(parts))
+                yield self._chosen(*_join_records(parts))
 
     def findings(self, where: str) -> tuple[Finding, ...]:
         """Say what was left out. Confidential."""
@@ -104,7 +104,7 @@ class Contributions:
     def _taken(self) -> tuple[_Words, Ints]:
         """Return what waits, and forget it."""
         waiting, self._waiting, self._rows = self._waiting, [], 0
-        return _together(waiting)
+        return _join_records(waiting)
 
     def _flush(self, cache: Path) -> None:
         """Append what waits to the runs on disk."""
@@ -141,7 +141,7 @@ class Contributions:
         return distinct, counts.astype(np.int64)
 
 
-def _together(parts: list[tuple[_Words, Ints]]) -> tuple[_Words, Ints]:
+def _join_records(parts: list[tuple[_Words, Ints]]) -> tuple[_Words, Ints]:
     """Join records; the list is emptied, so that they do not stay in memory twice."""
     units, keys = [unit for unit, _ in parts], [key for _, key in parts]
     parts.clear()

@@ -120,7 +120,7 @@ def _borrowed(
             "Block.parquet/DPQuery: no block was measured, or this part of the file is missing: microdata of "
             "blocks cannot be made of what is above them."
         )
-    product = _held(tree)
+    product = _product_of_file(tree)
     if (tie is not None or first is not None) and estimator in WHOLE_TREE:
         raise ConfigError(
             f"estimator {estimator} fits all levels together and knows no counts of an earlier release. "
@@ -295,7 +295,7 @@ def _exact_totals(release: Path | None) -> PublicTotals | None:
     return PublicTotals(str(release), totals, none.astype("S15"), none)
 
 
-def _held(tree: NoisyTree) -> Product:
+def _product_of_file(tree: NoisyTree) -> Product:
     """Return the product with the invariants of the file, those that parts of states hold together too.
 
     These sum to the total of the nation, so that it is none of its own.

@@ -110,7 +110,7 @@ def _path(value: object, info: ValidationInfo) -> Path:
     return Path(folder) / expanded(value)
 
 
-def _several(value: object) -> object:
+def _as_tuple(value: object) -> object:
     return (value,) if isinstance(value, str | MemoryTable) else value
 
 
@@ -208,7 +208,7 @@ class RunSection(Section):
 class UnitsSection(Section):
     """``[input] units``: public counts of housing units and facilities per leaf; ``cef``: unit records."""
 
-    path: Annotated[tuple[RunSource, ...], BeforeValidator(_several), Field(min_length=1)]
+    path: Annotated[tuple[RunSource, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
     geocode: Name = "geocode"
     columns: Mapping[str, Name] = Field(default_factory=dict)
     provenance: Origin | None = None
@@ -231,7 +231,7 @@ class InputSection(Section):
     """``[input]``: where the confidential table lies."""
 
     reader: Literal["pl94-2010", "pl94-2020", "ppmf", "mdf", "cef", "records", "histogram"]
-    path: Annotated[tuple[RunSource, ...], BeforeValidator(_several), Field(min_length=1)]
+    path: Annotated[tuple[RunSource, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
     geocode: Name = "geocode"
     count: Name = "count"
     columns: Mapping[str, Name] = Field(default_factory=dict)
@@ -348,7 +348,7 @@ class GeographySection(Section):
     other: Name | None = None
     provenance: Origins | None = None
     discovery: DiscoverySection | None = None
-    block_assignment: Annotated[tuple[RunPath, ...], BeforeValidator(_several)] = ()
+    block_assignment: Annotated[tuple[RunPath, ...], BeforeValidator(_as_tuple)] = ()
 
     @model_validator(mode="after")
     def _levels_are_usable(self) -> GeographySection:

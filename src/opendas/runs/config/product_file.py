@@ -300,7 +300,7 @@ def _product(declared: ProductFile, check: _Checker) -> Product:
         budget=None if declared.budget is None else _written(declared.budget),
         provenance=_provenance(declared, check),
         discovery=None if discovery is None else discovery.discovery,
-        tie=_tie(declared, workload, check),
+        tie=_declared_tie(declared, workload, check),
         companion=_companion(declared, workload, check),
         workloads=workloads,
     )
@@ -311,7 +311,7 @@ def _product(declared: ProductFile, check: _Checker) -> Product:
     return product
 
 
-def _tie(declared: ProductFile, workload: Workload, check: _Checker) -> Tie | None:
+def _declared_tie(declared: ProductFile, workload: Workload, check: _Checker) -> Tie | None:
     given = declared.tie
     if given is None:
         return None

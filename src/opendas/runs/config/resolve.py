@@ -412,7 +412,7 @@ def _resolved(
         product = replace(product, protected_unit=unit)
     product = replace(product, prior=_prior(run_file, product, (*reader.paths, *reader.unit_records)))
     tied = None if run_file.tie is None else release_path(run_file.tie.release)
-    product = replace(product, tie=_tie(run_file, product, tied))
+    product = replace(product, tie=_resolve_tie(run_file, product, tied))
     mechanism = Mechanism(stated_mechanism(run_file.run.mechanism))
     neighbours = Neighbours(run_file.run.neighbours)
     return Resolved(
@@ -437,7 +437,7 @@ def _resolved(
     )
 
 
-def _tie(run_file: RunFile, product: Product, release: Path | None) -> Tie | None:
+def _resolve_tie(run_file: RunFile, product: Product, release: Path | None) -> Tie | None:
     """Return to which release a run is tied, by the digest of its microdata."""
     if release is None:
         return None

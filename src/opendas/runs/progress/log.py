@@ -117,7 +117,7 @@ def safe_message(error: BaseException) -> str | None:
     return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + " ..."
 
 
-def _place(error: BaseException) -> str | None:
+def _where_raised(error: BaseException) -> str | None:
     trace, found = error.__traceback__, None
     while trace is not None:
         code = trace.tb_frame.f_code
@@ -190,7 +190,7 @@ class RunLog:
                 error=type(value).__name__,
                 exit_code=code,
                 message=safe_message(value),
-                place=_place(value) if code == 70 else None,
+                place=_where_raised(value) if code == 70 else None,
                 seconds=seconds,
                 peak_rss_mb=memory,
             )

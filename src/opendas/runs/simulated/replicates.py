@@ -120,7 +120,7 @@ class _Original:
         return bound, np.random.default_rng([seed, *(int.from_bytes(b, "big") for b in bound)])
 
 
-def _about(base: Base | MicrodataBase, run: Run, counts: Histogram, runs: int, seed: int) -> About:
+def _about_replicates(base: Base | MicrodataBase, run: Run, counts: Histogram, runs: int, seed: int) -> About:
     return About(base.product, runs, seed, counts_digest(counts), run.estimation_digest())
 
 
@@ -139,7 +139,7 @@ def _original(base: Base | MicrodataBase) -> _Original:
         sums = counts_of_tie(run.product, released.product, released.estimate, run.frame)
         simulation, starting = Simulation.of_tied(run, counts, sums), None
         earlier = _Earlier(found, released.product, rows, sums)
-    return _Original(simulation, _about(base, run, counts, 0, 0), starting, earlier)
+    return _Original(simulation, _about_replicates(base, run, counts, 0, 0), starting, earlier)
 
 
 def _start(base: Base | MicrodataBase, seed: int, number: int) -> Histogram:
@@ -229,7 +229,7 @@ def draw_replicates(
     run, counts = base.read()
     if isinstance(base, Base):
         check_earlier(base)
-    about = _about(base, run, counts, runs, seed)
+    about = _about_replicates(base, run, counts, runs, seed)
     known = ReplicateFile(path) if path.is_file() else None
     if known is None or replace(known.about, runs=runs) != about:
         there = 0  # a file of other counts, of another plan or of another seed is replaced

@@ -165,7 +165,7 @@ class Trial:
                     found.setdefault(key, []).append(errors.mean_abs_error)
         return Tried(
             tuple(TriedRow(*key, float(np.mean(values))) for key, values in found.items()),
-            tuple(_usual(name, levels) for name, levels in usual.items()),
+            tuple(_usual_errors(name, levels) for name, levels in usual.items()),
         )
 
 
@@ -247,7 +247,7 @@ def _timed_draws(run: Run, records: float | None) -> tuple[Tried, float, int]:
     return tried, time.process_time() - began, len(trial.simulation.run.frame)
 
 
-def _usual(geolevel: str, draws: Sequence[LevelErrors]) -> UsualRow:
+def _usual_errors(geolevel: str, draws: Sequence[LevelErrors]) -> UsualRow:
     totals = np.concatenate([np.abs(level.total_error) for level in draws])
     population = draws[0].population
     cells = float(np.mean([abs(level.error).sum() for level in draws]))

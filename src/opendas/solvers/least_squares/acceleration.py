@@ -75,7 +75,7 @@ def accelerate(history: History, start: Ints, blocks: Ints, before: Floats, w: F
             history.counts[b] = -1
             continue
         if history.counts[b] >= 0:
-            _remember(history, b, low, high, step, w)
+            _store_differences(history, b, low, high, step, w)
         history.counts[b] += 1
         history.length[b] = length
         history.step[:, low:high] = step
@@ -84,7 +84,7 @@ def accelerate(history: History, start: Ints, blocks: Ints, before: Floats, w: F
 
 
 @inner
-def _remember(history: History, b: int, low: int, high: int, step: Floats, w: Floats) -> None:
+def _store_differences(history: History, b: int, low: int, high: int, step: Floats, w: Floats) -> None:
     """Put the newest differences in place of the oldest."""
     steps = history.steps
     at = history.counts[b] % MEMORY

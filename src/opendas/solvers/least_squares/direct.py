@@ -92,7 +92,7 @@ def solve_direct(
     if problem.hessians is None:
         small = _shared(problem, simpler, kept, ridge, near is not None)
     else:
-        small = _apart(problem, problem.hessians, simpler, kept, ridge or 0.0)
+        small = _reduce_parent_cells(problem, problem.hessians, simpler, kept, ridge or 0.0)
     p, tolerance = small.family, precision * magnitude(problem)
     alone = problem.hessians is None and near is None and not len(kept)
     tau = np.zeros(len(stated.joint_total)) if len(stated.joint_total) else stated.joint_total
@@ -141,7 +141,7 @@ def _shared(
     return _Small(p, structure, label, first, center, ridge)
 
 
-def _apart(
+def _reduce_parent_cells(
     problem: FamilyProblem, hessians: Curvature, stated: Constraints, kept: NDArray[np.intp], ridge: float
 ) -> _Small:
     """Reduce a family whose children have Hessians of their own: cells of the parent only."""

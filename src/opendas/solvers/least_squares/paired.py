@@ -254,7 +254,7 @@ def _places(
 
 
 @inner
-def _present(N: Floats, kinds: Ints) -> int:
+def _kinds_of_free_cells(N: Floats, kinds: Ints) -> int:
     """Set `kinds` to those of the free cells. Returns how many."""
     count = 0
     for k in range(N.shape[0]):
@@ -322,7 +322,7 @@ def paired_inverse(pairs: Pairs, c: int, free: Bools, order: Ints, P: Floats) ->
     N = np.empty((K, K))
     m, fine = _places(pairs, c, free, order, low, D, N)
     kinds = np.empty(K, np.int64)
-    count = _present(N, kinds)
+    count = _kinds_of_free_cells(N, kinds)
     C = _core(pairs.alpha[c], N, kinds, count)
     at = np.empty(K, np.int64)
     for u in range(count):
@@ -368,7 +368,7 @@ def paired_guess(pairs: Pairs, mask: Bools, B: Floats) -> Floats:
     kinds = np.empty(K, np.int64)
     for c in range(C):
         m, _ = _places(pairs, c, mask[c], order, low, D, N)
-        count = _present(N, kinds)
+        count = _kinds_of_free_cells(N, kinds)
         core = _core(pairs.alpha[c], N, kinds, count)
         # D^-1 b, its sums by kind, and C times these: the force that is taken back.
         sums[:] = 0.0

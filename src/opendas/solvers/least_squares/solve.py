@@ -120,7 +120,7 @@ def solve(
         answer = _certified(problem, found, tolerance, "pdas")
         if answer.status is Status.OPTIMAL:
             return answer
-        best = _better(best, answer)
+        best = _closer_solution(best, answer)
         logger.info("residual %.1e after the active set with ridge %s", best.residual, settings[2])
         if number == 0 and found.status == INFEASIBLE:
             best = _contradiction(problem, tolerance, best)
@@ -248,7 +248,7 @@ def _certified(problem: FamilyProblem, found: Direct | None, tolerance: float, m
     return Solution(found.x, status, residual, found.iterations, method)
 
 
-def _better(one: Solution, other: Solution) -> Solution:
+def _closer_solution(one: Solution, other: Solution) -> Solution:
     return other if other.residual < one.residual else one
 
 
@@ -264,7 +264,7 @@ def _by_interior_point(problem: FamilyProblem, tolerance: float, best: Solution)
             break
         found = Direct(OK, raw.iterations, raw.x, qp.multipliers(raw.rows, problem))
         answer = _certified(problem, found, tolerance, method)
-        best, left = _better(best, answer), answer.residual
+        best, left = _closer_solution(best, answer), answer.residual
         if best.status is Status.OPTIMAL or not left < NEARLY:
             break
         if left < least:

@@ -115,7 +115,7 @@ def find_conflict(system: RangeSystem) -> Conflict | None:
     - `system`: of several smallest sets one with earlier constraints is preferred.
     - Returns: None also where a contradiction is likely but could not be proved.
     """
-    alone = _alone(system)
+    alone = _contradicts_itself(system)
     if alone is not None:
         return _described(system, np.array([alone]), smallest=True, irreducible=True)
     if can_hold(system):
@@ -134,7 +134,7 @@ def find_conflict(system: RangeSystem) -> Conflict | None:
     return _described(system, found, smallest=smallest, irreducible=irreducible)
 
 
-def _alone(system: RangeSystem) -> int | None:
+def _contradicts_itself(system: RangeSystem) -> int | None:
     """Return the first constraint that contradicts itself, or non-negativity."""
     signs = system.matrix.sign()
     positive = np.asarray((signs > 0).sum(axis=1)).ravel() > 0

@@ -335,16 +335,16 @@ def independent_joint(problem: FamilyProblem) -> Bools:
         fixed |= whole
     for s in range(len(total)):
         inside = joint == s
-        repeated = bool(fixed[inside].all()) and _near(float(value[inside].sum()), float(total[s]))
+        repeated = bool(fixed[inside].all()) and _nearly_equal(float(value[inside].sum()), float(total[s]))
         kept[s] = not repeated
     used = np.flatnonzero(kept & (total != 0.0))
     if problem.parent is None or not len(used) or not (fixed | (joint >= 0)).all():
         return kept
     rest = fixed & ~((joint >= 0) & kept[joint])
-    if _near(float(total[kept].sum() + value[rest].sum()), float(problem.parent.sum())):
+    if _nearly_equal(float(total[kept].sum() + value[rest].sum()), float(problem.parent.sum())):
         kept[used[-1]] = False
     return kept
 
 
-def _near(one: float, other: float) -> bool:
+def _nearly_equal(one: float, other: float) -> bool:
     return abs(one - other) <= REPEATS * max(1.0, abs(other))

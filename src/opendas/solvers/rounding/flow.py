@@ -73,7 +73,7 @@ class _Tree(NamedTuple):
 
 
 @inner
-def _plant(parent, pred, tail):
+def _link_tree(parent, pred, tail):
     """Link the tree of the given parents and arcs; potentials are set by :func:`_set_potentials`."""
     nodes = len(parent)
     outward = np.zeros(nodes, np.bool_)
@@ -292,7 +292,7 @@ def network_simplex(network, root, first_rank):
     The caller guarantees nodes * max |cost| < 2**62 (:data:`MAX_POTENTIAL`).
     """
     flow, parent, pred, ranks = network.flow, network.parent, network.pred, len(network.costs)
-    tree = _plant(parent, pred, network.tail)
+    tree = _link_tree(parent, pred, network.tail)
     potential = tree.potential
     state = np.empty(len(flow), np.int8)
     for a in range(len(flow)):

@@ -50,7 +50,7 @@ def first_guess(family, y):
 
 
 @inner
-def _words(up, owner, cell_word):
+def _set_keys(up, owner, cell_word):
     """Sum (modulo 2**64) of the mixed keys of each set's cells."""
     word = np.zeros(len(up), np.uint64)
     for j in range(len(owner)):
@@ -181,7 +181,7 @@ def round_passes(problem):
         base, part, need, has_total, active, lower, upper, child_word, cell_word, joint, joint_total
     )
     up, size, owner = sets.parent, sets.size, sets.owner
-    word = _words(up, owner, cell_word)
+    word = _set_keys(up, owner, cell_word)
     y = np.zeros(part.shape, np.int64)
     first_guess(family, y)
     # (7.7), pass by pass: rows of earlier passes are held.

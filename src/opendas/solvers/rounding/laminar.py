@@ -165,17 +165,17 @@ def _surely_laminar(rows: Rows) -> bool:
         inside = fine >= 0
         if not all(refines(fine[inside], other[inside]) for other in left):
             return False
-        if not all(_alike(fine[group]) or refines(fine[inside], group[inside]) for group in rows.groups):
+        if not all(_all_equal(fine[group]) or refines(fine[inside], group[inside]) for group in rows.groups):
             return False
     owner = np.full(rows.groups.shape[1], -1)
     for k in np.argsort(-rows.groups.sum(axis=1), kind="stable").tolist():
-        if not _alike(owner[rows.groups[k]]):
+        if not _all_equal(owner[rows.groups[k]]):
             return False
         owner[rows.groups[k]] = k
     return True
 
 
-def _alike(values: NDArray[Any]) -> bool:
+def _all_equal(values: NDArray[Any]) -> bool:
     return not len(values) or bool((values == values[0]).all())
 
 
