@@ -311,7 +311,7 @@ def test_only_areas_that_all_cover_are_compared(made: Path, tmp_path: Path) -> N
     assert {row["geolevel"] for row in rows} == {"county", "tract", "block_group", "block", "cousub"}
     assert {row["geocode"][:5] for row in rows} == {"44003"}
     elsewhere = write_zip(tmp_path / "other2020.pl.zip", some_blocks("45"), 2020)
-    with pytest.raises(ConfigError, match="no area that all of them cover"):
+    with pytest.raises(ConfigError, match="no county has a block in every source"):
         od.compare(made / "out", elsewhere)
 
 
@@ -339,8 +339,8 @@ def test_areas_that_a_release_has_no_codes_for_have_no_margin_of_it(made: Path, 
 @pytest.mark.parametrize(
     ("sources", "more", "code", "said"),
     [
-        (["out"], [], 2, "nothing to compare it with"),
-        (["out", "absent"], [], 2, "there is nothing to compare"),
+        (["out"], [], 2, "takes two sources or more"),
+        (["out", "absent"], [], 2, "no such file or folder"),
         (["out", "persons.toml"], [], 2, "no release, no official redistricting file"),
         (["out", "fb2020.pl.zip"], ["--to", "out/release/here"], 2, "a release holds what is certified"),
         (["out", "fb2020.pl.zip"], ["--geolevel", "contry"], 2, "did you mean county"),

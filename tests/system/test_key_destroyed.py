@@ -124,6 +124,24 @@ def test_a_key_is_kept_where_that_is_asked_for(tmp_path: Path, given: Path, caps
     assert [act.act for act in acts(sealed)] == ["publish", "destroy-key"]
 
 
+def test_a_key_that_is_not_at_hand_is_not_called_lost(tmp_path: Path, given: Path, capsys: Capture) -> None:
+    run, one, two, three = write_mini(tmp_path), *(tmp_path / name for name in ("one", "two", "three"))
+    less = ("--measurements", "used")
+    assert command("run", run, "--out", one, *less, "--key-command", f"/bin/echo {'5a' * 32}") == 0
+    assert command("run", run, "--out", two, *less, "--keep-key", "--key-passphrase-file", given) == 0
+    assert command("run", run, "--out", three, *less, "--seed", "3") == 0
+    for out, way in ((one, "give the same one with --key-command"), (two, "give its passphrase with")):
+        capsys.readouterr()
+        assert command("measure", run, "--out", out, "--resume") == 4
+        said = " ".join(capsys.readouterr().err.split())
+        assert way in said
+        assert "charged in full" not in said
+    for out, source in ((one, " --key-command COMMAND"), (two, ""), (three, " --seed 3")):
+        seed = ("--seed", "3") if out == three else ()
+        assert command("run", run, "--out", out, *less, *seed) == 2
+        assert f"--resume{source} writes the measurements" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_key_of_a_command_or_of_a_seed_is_none_of_ours(tmp_path: Path) -> None:
     run = write_mini(tmp_path)
     fetch = f"/bin/echo {'5a' * 32}"

@@ -81,8 +81,8 @@ def test_a_factor_is_not_sought_below_the_lowest() -> None:
     assert least_factor(lambda factor: True, 0.1, lowest=0.25) == Fraction(1, 4)
 
 
-def test_targets_that_no_budget_meets() -> None:
-    with pytest.raises(EstimationError, match="no budget meets"):
+def test_targets_that_no_multiple_meets() -> None:
+    with pytest.raises(EstimationError, match="nor with any smaller multiple tried"):
         least_factor(lambda factor: False, 0.1)
 
 
@@ -181,7 +181,7 @@ def test_a_strategy_that_no_loss_saves_is_out() -> None:
     judged = judge(Some(errors))
     judged.memory = Forgetful(read_tallies)
     assert level_by_level(judged, [hopeless, PLAIN], LEVELS, 0.1).strategy.name == "plain"
-    with pytest.raises(EstimationError, match="no budget meets"):
+    with pytest.raises(EstimationError, match="nor with any smaller multiple tried"):
         level_by_level(judged, [hopeless], LEVELS, 0.1)
 
 

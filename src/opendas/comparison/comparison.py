@@ -99,7 +99,8 @@ class Comparison:
     def __post_init__(self) -> None:
         if len(self.sources) < 2:
             raise ConfigError(
-                "there is nothing to compare it with: give a second release or file, or --truth."
+                "a comparison takes two sources or more. Give a second release or file, or --truth RUN.toml "
+                "for the confidential input."
             )
         _ = self.common
 

@@ -109,7 +109,7 @@ def open_source(path: Path) -> Source:
         with copied(place) as here:
             return replace(_microdata(here), path=None)
     if not path.exists():
-        raise ConfigError(f"{path}: there is nothing to compare.")
+        raise ConfigError(f"{path}: no such file or folder.")
     if path.is_dir() and any((path / place).is_dir() for place in ("geography", "release/geography")):
         return _release(path)
     if path.suffix.lower() == ".zip" and not _holds_a_table(path):
@@ -214,10 +214,11 @@ def common_counts(sources: Sequence[Source]) -> tuple[Common, ...]:
             found.append(_common_counts(first.product, there))
     if not found:
         held = "; ".join(
-            f"{source.name} has {', '.join(found.product.name for found in source.counts)}"
+            f"{source.name} has "
+            + ", ".join(f"{c.product.name} ({', '.join(c.product.schema.names)})" for c in source.counts)
             for source in sources
         )
-        raise ConfigError(f"there is no product that all of them have: {held}.")
+        raise ConfigError(f"no table has the same attributes and levels in every source: {held}.")
     return tuple(found)
 
 
@@ -226,7 +227,10 @@ def _common_counts(product: Product, counts: tuple[Counts, ...]) -> Common:
     frame = frames[0] if all(_same_leaves(frames[0], each) for each in frames) else _union(frames)
     shared = _covered_by_all(frame, frames)
     if not shared.any():
-        raise ConfigError("there is no area that all of them cover; are they of the same places?")
+        level = _level_below_the_root(frame) or frame.leaf
+        raise ConfigError(
+            f"{product.name}: no {level} has a {frame.leaf} in every source. Give sources of the same places."
+        )
     estimates = tuple(_moved(each.estimate, each.frame, frame) for each in counts)
     return Common(product, counts, replace(frame, names=_names(frames)), estimates, shared)
 
@@ -240,7 +244,8 @@ def _union(frames: Sequence[Frame]) -> Frame:
     geocodes = np.unique(np.concatenate([frame.geocodes for frame in frames]))
     leaf = frames[0].leaf
     if any(frame.leaf != leaf for frame in frames):
-        raise ConfigError(f"they count at {' and '.join(sorted({frame.leaf for frame in frames}))}.")
+        lowest = " and ".join(sorted({frame.leaf for frame in frames}))
+        raise ConfigError(f"the sources have different lowest geolevels: {lowest}. Give sources with one.")
     levels = [name for name in frames[0].levels if all(name in frame.levels for frame in frames)]
     categories = dict.fromkeys(name for frame in frames for name in frame.entities)
     return Frame(
@@ -284,11 +289,15 @@ def _moved(estimate: Histogram, own: Frame, frame: Frame) -> Histogram:
     return Histogram(indptr, estimate.cells, estimate.counts, estimate.size)
 
 
+def _level_below_the_root(frame: Frame) -> str | None:
+    above = list(frame.levels)
+    return "county" if "county" in above else above[1] if len(above) > 1 else None
+
+
 def _covered_by_all(frame: Frame, frames: Sequence[Frame]) -> Bools:
     """Mark the leaves of counties, or of geounits below another root, that every source has leaves in."""
     shared = np.ones(len(frame), dtype=np.bool_)
-    above = list(frame.levels)
-    level = "county" if "county" in above else above[1] if len(above) > 1 else None
+    level = _level_below_the_root(frame)
     if level is None:
         return shared
     codes = frame.levels[level]

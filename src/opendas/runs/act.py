@@ -310,9 +310,10 @@ class Act(Generic[O]):
         other = [name for name, changed in _changed_when(planned.inputs).items() if read.get(name) != changed]
         if other:
             raise PrivacyError(
-                f"{other[0]} is not the input that the run of {self.product} in this folder read, or was "
-                "changed since; without the run's key what it holds cannot be compared. The result of that "
-                "run stands in this folder. A new run in a new folder is charged in full."
+                f"{other[0]} is not a file that the run of {self.product} in this folder read, or it was "
+                "written again since. Without the run's key the program cannot tell whether its content is "
+                "the same. To get the result of that run, give the files that it read, unchanged. A new run "
+                "in a new folder is charged in full."
             )
 
     def _check_same(self, now: RunState) -> None:
@@ -360,12 +361,16 @@ def left_out(out: Path, state: RunState) -> str:
     if state.known.get("measurements") != "used":
         return ""
     stored = (out / "confidential" / "keys" / f"{state.product}.key").exists()
-    if stored or state.seed is not None or state.known.get("key") == KeyCustody.ELSEWHERE:
+    custody = state.known.get("key")
+    if stored or state.seed is not None or custody == KeyCustody.ELSEWHERE:
+        source = "" if stored else " --key-command COMMAND" if state.seed is None else f" --seed {state.seed}"
         return (
-            f"opendas measure RUN.toml --out {out} --resume writes the measurements that it left out, with "
-            "the same noise and no further charge. "
+            f"opendas measure RUN.toml --out {out} --resume{source} writes the measurements that it left "
+            "out, with the same noise and no further charge. "
         )
-    return "The measurements that it left out are lost, since its key is destroyed. "
+    if custody == KeyCustody.DESTROYED:
+        return "The measurements that it left out are lost, since its key is destroyed. "
+    return "The measurements that it left out can be written only with its key, which is not in this folder. "
 
 
 def runs_beside(out: Path, product: str, inputs: Iterable[Path | str]) -> dict[Path, RunState]:

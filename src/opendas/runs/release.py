@@ -172,13 +172,13 @@ def _measure(space: Workspace, run: Run, options: RunOptions) -> dict[str, Any]:
         act.refuse_repetition()
         done = act.earlier is not None and act.earlier.phase != "started"
         complete = done and act.known.get("measurements") == "full"
-        if done and not act.has_key:
+        if act.earlier is not None and done and not act.has_key:
             act.check_without_key(planned_act(run))
             if complete:
                 return act.answer()
             raise PrivacyError(
-                f"the key of {act.product} is not at hand (destroyed, kept elsewhere, or encrypted): no "
-                "further measurements can be drawn. A new run in a new folder is charged in full."
+                f"the key of {act.product} is not at hand, and the measurements that the run left out cannot "
+                f"be drawn without it. {space.how_to_give_key(act.earlier)}"
             )
         with _backend(act, run, estimates=False) as backend, _input_put_aside(act):
             planned = plan_run(act, run, backend, estimates=False)

@@ -147,8 +147,8 @@ def least_factor(
             high = 2 * low
             if high > highest:
                 raise NotMet(
-                    f"the targets are not met with {low:.0f} times the loss: no budget meets them "
-                    "with these query groups and this geography. Loosen the targets."
+                    f"the targets are not met with {low:.6g} times the loss that the search began with, nor "
+                    "with any smaller multiple tried. Loosen the targets, or change the query groups."
                 )
             if passes(_factor(high)):
                 break

@@ -36,6 +36,7 @@ from opendas.custody.ledger_lines import LedgerAct
 from opendas.custody.passphrase import Passphrase
 from opendas.custody.run_key import KEY_BYTES, RunKey
 from opendas.custody.secret_files import destroy_secret, forbid_core_files, private_folder
+from opendas.custody.stamps import KeyCustody
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
 
 _PHASES = ("started", "measured", "finished")
@@ -291,6 +292,25 @@ class Workspace:
         key.save(path, passphrase)
         return key
 
+    def how_to_give_key(self, state: RunState) -> str:
+        """Say how a key that is not at hand can be given, or what is left without it."""
+        path, custody = self.key_path(state.product), state.known.get("key")
+        if path.exists():
+            return f"{path} is encrypted: give its passphrase with --ask-passphrase or --key-passphrase-file."
+        if custody == KeyCustody.DESTROYED:
+            return "The run's state says that it was destroyed. A new run in a new folder is charged in full."
+        if custody == KeyCustody.ELSEWHERE:
+            return "A key command gave it: give the same one with --key-command."
+        if custody in (KeyCustody.KEPT, KeyCustody.SEALED):
+            return (
+                f"It was kept in {path}, and is there no more (lost, or destroyed with forget-key). If you "
+                "have no copy of it, a new run in a new folder is charged in full."
+            )
+        return (
+            "If a key command gave it, give the same one with --key-command. If the key was lost, or "
+            "destroyed with forget-key, only a new run in a new folder is left, which is charged in full."
+        )
+
     def known_key(self, state: RunState, command: str | None, passphrase: Passphrase | None = None) -> RunKey:
         """Return the key of an earlier attempt; that of a seed needs no file."""
         path = self.key_path(state.product)
@@ -299,12 +319,12 @@ class Workspace:
         if command is None and not path.exists():
             if state.phase == "measured":
                 raise PrivacyError(
-                    f"the measurements of {state.product} are complete and its key is gone: nothing more can "
-                    "be drawn. opendas estimate goes on from the measurements, without key or input."
+                    f"the measurements of {state.product} are complete, and its key is not in this folder. "
+                    "opendas estimate goes on from the measurements, without key or input."
                 )
             raise PrivacyError(
-                f"the key of {state.product} is not there (lost, or destroyed with forget-key): an "
-                "unfinished run cannot be resumed without it. A new run in a new folder is charged in full."
+                f"the key of {state.product} is not in this folder, and its run cannot be resumed "
+                f"without it. {self.how_to_give_key(state)}"
             )
         key = key_from_command(command) if command is not None else RunKey.load(path, passphrase)
         if key.commitment() != state.key_commitment:

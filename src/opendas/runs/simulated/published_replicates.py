@@ -63,7 +63,10 @@ class MicrodataBase:
                 f"{' or '.join(map(repr, _READERS))}."
             )
         if run.companion is not None:
-            raise ConfigError(f"{run.product.name} is tied to another product: its replicates are not drawn.")
+            raise ConfigError(
+                f"{self.run_file}: {run.product.name} has a second histogram, {run.companion.product.name}, "
+                "and replicates of published microdata are drawn only for products with one."
+            )
         # These records are public: the frame may come from them.
         public = replace(reader, paths=expand_paths(self.path, Path(), "PATH"), plan_from_records=True)
         run = run.changed(reader=public)

@@ -88,7 +88,10 @@ def _usable(run: Run, records: float) -> str:
         usable.append(f"attributes {', '.join(names)} ({cells:,} cells)")
     if usable:
         return f"these plans misplace one in ten at most: {'; '.join(usable)}"
-    return "neither 64 times the loss nor fewer attributes help: coarser levels, or more records, would"
+    return (
+        f"neither {_MORE_LOSS[-1]} times the loss nor any tried choice of fewer attributes misplaces one in "
+        "ten at most; coarser levels were not tried"
+    )
 
 
 def first_that_does(plans: Sequence[Plan], does: Callable[[Plan], bool]) -> Plan | None:

@@ -221,8 +221,8 @@ def other_estimator(run: Run, records: float | None = None) -> OtherEstimator | 
         (ours, seconds, leaves), (theirs, longer, _) = (
             _timed_draws(each, records) for each in (run, run.with_(estimator=other))
         )
-    except OpendasError as error:  # the run may be one that the other estimator refuses
-        return f"{other} refuses this run: {str(error).rstrip('.')}"
+    except OpendasError as error:  # of either estimator, on these synthetic counts
+        return f"{other} was not compared, since the trial ended with an error: {str(error).rstrip('.')}"
     change = {
         a.geolevel: b.misplaced / a.misplaced - 1
         for a, b in zip(ours.usual, theirs.usual, strict=True)
