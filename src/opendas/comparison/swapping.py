@@ -200,7 +200,7 @@ def write_swapped(spec: ReaderSpec, frame: Frame, to: Path, swap: Swap, seed: in
     that there is no guarantee. The seed is in none of them: who has it can swap back.
     """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise ConfigError(f"--to {to} is not empty; give a new folder.")
+        raise ConfigError(f"--to {to} is a file, or a folder that is not empty. Give a new folder.")
     product = spec.product
     for name in swap.match:
         product.schema.attribute(name)

@@ -252,11 +252,12 @@ def _improve(run: Run, wishes: Wishes) -> Improvement:
     if not (tried := refused or found[1:]):
         raise EstimationError("no plan of the same loss is expected to do better than the run file's own.")
     closest = min(tried, key=lambda plan: (len(plan.worse), plan.aim))
-    grew = ", ".join(map(str, closest.worse)) or "nothing, but nothing to lower fell either"
+    grew = ", ".join(map(str, closest.worse)) or "nothing, but the errors to lower did not fall on average"
     runs = "confirming" if refused else "judging"
     raise EstimationError(
-        f"none of {len(found) - 1} plans lowers the errors to lower and raises no other that may not; "
-        f"closest came {closest.name}, {closest.aim:+.1%}; {runs} runs saw grow: {grew}. Say which may grow "
+        f"{len(found) - 1} plans were tried, and none is known to lower the chosen errors without raising "
+        f"one that may not grow. The closest is {closest.name}, which changes the chosen errors by "
+        f"{closest.aim:+.1%}. In its {runs} runs these grew: {grew}. Say which errors may grow "
         "(--may-worsen), or try more plans (--rounds)."
     )
 

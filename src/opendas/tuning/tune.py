@@ -216,8 +216,8 @@ def _confirmed(
         else:
             candidate = candidate.scaled(Fraction(f"{1 + settings.tolerance:.4g}"))
     raise EstimationError(
-        f"the targets were met in the runs that judged, and {ROUNDS + 1} times not in {settings.confirm} "
-        "others. Judge by more runs from the start (--runs)."
+        f"the plan met the targets in the runs that judged it. In {settings.confirm} other runs it missed "
+        f"them, and so did {ROUNDS} later plans. Judge by more runs from the start (--runs)."
     )
 
 
