@@ -122,7 +122,7 @@ def test_the_tree_stays_strongly_feasible(seed):
     parent = np.r_[np.full(2 * size, root), -1].astype(np.int32)
     pred = np.r_[real + np.arange(2 * size), -1].astype(np.int32)
     state = np.r_[np.full(real, module.LOWER), np.full(2 * size, module.TREE)].astype(np.int8)
-    tree = entry(module._plant)(parent, pred, tail)
+    tree = entry(module._link_tree)(parent, pred, tail)
     entry(module._set_potentials)(tree, root, cost)
     arcs = module._Arcs(tail, head, capacity, cost, flow, state)
     candidates = np.arange(len(tail), dtype=np.uint32)
