@@ -248,8 +248,6 @@ def _resealed(line: bytes, **changes: object) -> bytes:
     [
         ({"index": 2}, "does not follow"),
         ({"previous": "0" * 64}, "does not follow"),
-        ({"format": 3}, "format"),
-        ({"kind": "note"}, "kind"),
         ({"surprise": 1}, "not a ledger line"),
         ({"seeded": "no"}, "wrong type"),
         ({"mechanism": "laplace"}, "not a ledger line"),
@@ -267,6 +265,17 @@ def test_a_line_that_was_never_written_by_us_is_refused(
     path.write_bytes(first + _resealed(last, **changes))
     with pytest.raises(PrivacyError, match=f"line 2: the ledger is damaged: .*{match}"):
         Ledger.read(path)
+
+
+@pytest.mark.parametrize("field", ["format", "kind"])
+def test_a_whole_line_of_a_newer_version_is_refused_and_not_called_damaged(path: Path, field: str) -> None:
+    write(path, PERSONS, UNITS)
+    first, last = _lines(path)
+    path.write_bytes(first + _resealed(last, **{field: "3"}))
+    with pytest.raises(PrivacyError, match=f"line 2: the line .*{field} .* newer version") as caught:
+        Ledger.read(path)
+    assert "damaged" not in str(caught.value)
+    assert path.read_bytes() == first + _resealed(last, **{field: "3"})
 
 
 def test_the_last_line_has_one_spelling(path: Path) -> None:

@@ -83,7 +83,9 @@ class AccountFacts:
             delta = parse_fraction(record.get("delta", "0"), "delta")
             return cls(**{**record, "spent": exact, "delta": delta})
         except (KeyError, TypeError) as error:
-            raise FormatError("certificate.json: its account section was changed.") from error
+            raise FormatError(
+                "certificate.json: its account section is incomplete or was changed."
+            ) from error
 
 
 def account_of(
@@ -136,7 +138,8 @@ def selection_of(lines: Sequence[LedgerLine], run_ids: Collection[str]) -> Selec
     own = {run_id for run_id in run_ids if run_id in entries}
     if not own:
         raise PrivacyError(
-            "the account that this release names holds none of its runs; give the account of this release."
+            "this ledger is not the account of this release: it holds none of its runs. Give the ledger of "
+            "this release."
         )
     units = {entries[run_id].unit for run_id in own}
     alike = {run_id for run_id, entry in entries.items() if entry.unit in units}

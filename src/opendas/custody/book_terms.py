@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Final, Self
 
-from opendas.custody.ledger_entries import LedgerEntry, sum_of
+from opendas.custody.ledger_entries import ELSEWHERE, LedgerEntry, sum_of
 from opendas.custody.protected_units import Change, change_of, unit_id
 from opendas.errors import ConfigError, PrivacyError
 from opendas.privacy.exact import format_fraction, parse_fraction
@@ -39,8 +39,9 @@ def rho_within(epsilon: Fraction, delta: Fraction) -> Fraction:
         low, high = (middle, high) if within(middle) else (low, middle)
     if low == 0:
         raise ConfigError(
-            f"an epsilon of {format_fraction(epsilon)} at delta {float(delta):g} allows nothing: every rho "
-            "has a larger one. Give a larger epsilon, or a larger delta."
+            f"an epsilon of {format_fraction(epsilon)} at delta {float(delta):g} allows nothing: even "
+            "rho = 1e-9, the smallest that a limit can be, has a larger epsilon. Give a larger epsilon, or a "
+            "larger delta."
         )
     return Fraction(low, _GRID)
 
@@ -108,20 +109,23 @@ class BookTerms:
         """Return the loss of an act for one protected unit, in rho."""
         if not self.change.factors.get(entry.unit):
             raise PrivacyError(
-                f"the account protects a {self.unit}, and {entry.product} a {entry.unit}: no known factor "
-                "converts the loss of one into that of the other. Declare in the product file what its "
-                f'records are (protected_unit = "{self.unit}"), or make a book for its own data.'
+                f"the protected unit of the book is {self.unit!r}, and that of {entry.product} is "
+                f"{entry.unit!r}. No known factor converts the loss of one into that of the other. If a "
+                "record of "
+                f'{entry.product} is one {self.unit}, declare protected_unit = "{self.unit}" in its product '
+                "file. Otherwise create another book for these data."
             )
         cost = entry.cost(self.relation, self.change)
         if cost is None:
-            raise PrivacyError(
-                f"the account is one of {self.relation} neighbours, and {entry.product} has no loss under "
-                "that relation. Nothing was drawn."
-            )
+            why = f"one {self.unit} may change several of its records, and its loss is known for one only"
+            if entry.loss_under(self.relation) is None:
+                why = f"the book is one of {self.relation} neighbours, and it has no loss under that relation"
+            raise PrivacyError(f"{entry.product}: {why}. Nothing was drawn.")
         if isinstance(cost[0], str):
             raise PrivacyError(
-                "noise from a seed, and an infinite budget, exceed every limit: use them for synthetic or "
-                "public data; this data set has an account. Nothing was drawn."
+                f"the noise of {entry.product} comes from a seed, or its budget is infinite: such losses "
+                "exceed every limit, and this data set has a book. Use seeds and infinite budgets for "
+                "synthetic or public data. Nothing was drawn."
             )
         return cost[0]
 
@@ -145,10 +149,16 @@ class BookTerms:
         limit = self._within(sum((act.delta for act in acts), Fraction(0)))
         if spent + cost > limit:
             left = max(limit - spent, Fraction(0))
+            todo = "Nothing was drawn. Plan with a smaller budget"
+            if entry.input_tag == ELSEWHERE:
+                todo = (
+                    "Nothing was recorded. The limit of this book is too small for what was released "
+                    "elsewhere"
+                )
             raise PrivacyError(
-                f"this act costs one {self.unit} rho = {format_fraction(cost)}; {format_fraction(spent)} of "
-                f"the limit {format_fraction(limit)} is spent, and {format_fraction(left)} is "
-                "left. Nothing was drawn. Plan with less (opendas ledger BOOK shows every act)."
+                f"this act costs rho = {format_fraction(cost)} for one {self.unit}. Of this book, "
+                f"{format_fraction(spent)} of the limit {format_fraction(limit)} is spent, and "
+                f"{format_fraction(left)} is left. {todo} (opendas ledger BOOK shows every act)."
             )
 
     def _within(self, deltas: Fraction) -> Fraction:

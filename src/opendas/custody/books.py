@@ -97,10 +97,12 @@ def create_book(
     cannot be written. If only the link fails, the book exists and is used with ``--ledger``.
     """
     key_path = _key_path(path)
-    if path.exists() or path.is_symlink() or not path.absolute().parent.is_dir():
-        raise ConfigError(f"{path}: give the name of a new file, in a folder that exists.")
+    if path.exists() or path.is_symlink():
+        raise ConfigError(f"{path} exists already. Give the path of a new file.")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"{path}: the folder {path.absolute().parent} does not exist. Create it first.")
     if key_path.exists():
-        raise ConfigError(f"{key_path} exists already; choose another name for the book.")
+        raise ConfigError(f"{key_path} exists already. Choose another name for the book.")
     key = RunKey.generate()
     commitment = key.commitment()
     terms = BookTerms.declare(
@@ -129,18 +131,18 @@ def book_of(path: Path) -> Book:
     terms = Ledger.beside(path).terms
     if terms is None:
         raise ConfigError(
-            f"{path} is not a book: it declares no limit and no protected unit. Make one with opendas ledger "
-            "create BOOK --limit-rho R --unit NAME, and give that."
+            f"{path} is not a book: it declares no limit and no protected unit. Create a book with opendas "
+            "ledger create BOOK --limit-rho R --unit NAME, and give its path."
         )
     key_path = _key_path(path.resolve())
     if not key_path.is_file():
         raise PrivacyError(
-            f"there is no key at {key_path}: without it nobody can say which inputs {path.name} "
-            "holds. Restore it from a copy."
+            f"there is no key at {key_path}. Without the key, OpenDAS cannot tell which inputs {path.name} "
+            "has recorded. Restore the key from a copy."
         )
     key = RunKey.load(key_path)
     if key.commitment() != terms.key_commitment:
-        raise PrivacyError(f"{_key_path(path)} is not the key of {path.name}: restore the key of this book.")
+        raise PrivacyError(f"{_key_path(path)} is not the key of {path.name}. Restore the key of this book.")
     return Book(path, terms, key)
 
 
@@ -174,8 +176,9 @@ def known_books() -> tuple[Book, ...]:
             continue
         if not name.exists():
             raise EnvironmentFailure(
-                f"the book {name.name} is not where it was ({name.resolve()}): without it nobody can say "
-                f"whether it covers this input. Put it back; or, if it is given up, remove {name}."
+                f"the book {name.name} is not where it was, at {name.resolve()}. Without it, OpenDAS cannot "
+                "tell whether the book covers this input. Put the book back. If it is no longer in use, "
+                f"remove {name}."
             )
         found.append(book_of(name.resolve()))
     return tuple(found)
@@ -197,6 +200,7 @@ def _link_book(path: Path, terms: BookTerms) -> None:
         (folder / f"{path.name}-{terms.key_commitment[:8]}").symlink_to(path)
     except OSError as error:
         raise EnvironmentFailure(
-            f"{path.name} was created, but could not be linked in {folder} ({error.strerror}): runs find it "
-            f"only with --ledger. Set {FOLDER_VARIABLE} to a writable folder before creating the next."
+            f"{path.name} was created, but OpenDAS could not link it in {folder} ({error.strerror}). Runs "
+            f"use this book only if you name it with --ledger. Before you create the next book, set "
+            f"{FOLDER_VARIABLE} to a writable folder."
         ) from error

@@ -103,7 +103,10 @@ class Folder:
             # A repeated Spark task may have written the same content in the meantime.
             ours = stat.S_ISREG(there.st_mode) and there.st_uid == written.st_uid and there.st_nlink == 1
             if _identity(there) != _identity(written) and not ours:
-                raise PrivacyError(f"{name} was replaced while it was written. {_EXCHANGED}")
+                raise PrivacyError(
+                    f"Another program or user replaced {name} while OpenDAS wrote it. Find out who can write "
+                    "in the output folder, and run the command again."
+                )
             self.sync()
         finally:
             with contextlib.suppress(OSError):
@@ -128,7 +131,11 @@ class Folder:
         except OSError as error:
             if self.output is None or error.errno not in (errno.ELOOP, errno.ENOTDIR):
                 raise
-            raise PrivacyError(f"{path} is a link or not a folder. {_EXCHANGED}") from None
+            raise PrivacyError(
+                f"{path} is a link or not a folder. OpenDAS follows no link inside an output folder, and "
+                "nothing was written through this one. If you did not put it there, find out who can write "
+                "in the output folder. Put a folder in its place, and run the command again."
+            ) from None
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, self.mode, dir_fd=self.descriptor)
         self.sync()
@@ -145,12 +152,6 @@ class Folder:
             os.fchmod(descriptor, mode)
         finally:
             os.close(descriptor)
-
-
-_EXCHANGED: Final = (
-    "Something in the output folder was put there by someone else, or exchanged. Nothing was written "
-    "through it: find out who can write there, remove it, and run the command again."
-)
 
 
 def _identity(status: os.stat_result) -> Identity:
@@ -190,12 +191,20 @@ def _judged(prefix: str, descriptor: int, output: os.stat_result | None) -> os.s
     """Return the output folder that contains or is a folder on the path; refuse another user's."""
     status = os.fstat(descriptor)
     if prefix in _held and _held[prefix][0] != _identity(status):
-        raise PrivacyError(f"{prefix} is not the folder that it was when the command began. {_EXCHANGED}")
+        raise PrivacyError(
+            f"{prefix} is not the folder that it was when the command began: it was moved, replaced or "
+            "mounted again. Nothing was written to the folder that is there now. Find out what changed it, "
+            "and run the command again."
+        )
     if output is None:
         return status if prefix in _held or _is_output(descriptor) else None
     shared = output.st_mode & stat.S_IWGRP
     if not shared and status.st_uid not in (output.st_uid, os.geteuid()):
-        raise PrivacyError(f"{prefix} belongs to another user. {_EXCHANGED}")
+        raise PrivacyError(
+            f"{prefix} belongs to another user than the output folder around it. Nothing was written to it. "
+            "Find out who put it there. If it is yours, give it the owner of the output folder (chown); "
+            "otherwise remove it. Then run the command again."
+        )
     return output
 
 
@@ -271,9 +280,10 @@ def move_folder(source: Path, target: Path) -> None:
 
 def _failure(action: str, path: Path, error: OSError) -> EnvironmentFailure:
     reason = error.strerror or type(error).__name__
+    whole = " No half-written file has this name." if action == "write" else ""
     return EnvironmentFailure(
-        f"Could not {action} {path.name}: {reason}. Check free space and permissions of its folder; "
-        "nothing half-written was left behind."
+        f"Could not {action} {path.name}: {reason}. Check the free space and the permissions of its "
+        f"folder.{whole}"
     )
 
 

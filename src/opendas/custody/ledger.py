@@ -154,7 +154,9 @@ class Ledger:
         with self._file() as descriptor:
             lines = self._load(descriptor)
             if not any(line.entry is not None and line.run_id == run_id for line in lines):
-                raise PrivacyError(f"Ledger {self._path.name}: run {run_id} was never started in it.")
+                raise PrivacyError(
+                    f"Ledger {self._path.name}: run {run_id} was never started with this ledger."
+                )
             if not any(line.said == Finished(run_id) for line in lines):
                 self._append(descriptor, LedgerLine.following(lines, Finished(run_id)))
 
@@ -258,8 +260,8 @@ def _lock_folder(folder: Path) -> int:
     except BlockingIOError as error:
         os.close(descriptor)
         raise EnvironmentFailure(
-            f"Another run is active in the output folder {folder.name!r}. Wait until it ends, or choose "
-            "another folder with --out."
+            f"Another run or command of OpenDAS is active in the output folder {folder.name!r}. Wait until "
+            "it ends, or use another output folder."
         ) from error
     except OSError as error:
         os.close(descriptor)
@@ -284,8 +286,8 @@ def _sync(descriptor: int, path: Path) -> None:
 
 def _disk_failure(path: Path, error: OSError) -> EnvironmentFailure:
     return EnvironmentFailure(
-        f"Ledger {path.name}: {error.strerror or error}. Nothing may be drawn without it; "
-        "check disk and permissions."
+        f"Ledger file {path.name}: {error.strerror or error}. Nothing may be drawn without the ledger. Check "
+        f"the path, the disk and the permissions of {path.parent}."
     )
 
 
@@ -293,8 +295,9 @@ def _check_same_act(known: LedgerEntry, entry: LedgerEntry) -> None:
     differing = known.differing_fields(entry)
     if differing:
         raise PrivacyError(
-            f"Run {entry.run_id} was started with another {' and '.join(differing)}. A run resumes only "
-            "unchanged; start a new run in a new folder, which is charged in full."
+            f"Run {entry.run_id} was started with another {' and another '.join(differing)}. A run can only "
+            "be resumed unchanged. Resume it as it was started, or start a new run in a new folder, which is "
+            "charged in full."
         )
 
 
@@ -309,5 +312,5 @@ def _check_fresh_act(earlier: Iterable[LedgerEntry], entry: LedgerEntry) -> None
         if not entry.seeded and other.key_commitment == entry.key_commitment:
             raise PrivacyError(
                 f"The key of run {entry.run_id} was already used by run {other.run_id}. Every run needs "
-                "its own key: two runs under one key give the difference of their inputs away."
+                "its own key, because two runs under one key reveal the difference of their inputs."
             )

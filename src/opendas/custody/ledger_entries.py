@@ -177,7 +177,8 @@ def _checked_loss(value: Loss | str) -> Loss:
         raise PrivacyError(f"Ledger entry: {error}") from error
     if exact <= 0:
         raise PrivacyError(
-            f"Ledger entry: the loss is {format_fraction(exact)}; an act without loss is no act. "
+            f"Ledger entry: the loss is {format_fraction(exact)}, and a ledger records only acts with a "
+            "loss. "
             'Give a positive rho or epsilon, or "infinity".'
         )
     return exact

@@ -140,12 +140,23 @@ def read_lines(data: bytes, name: str) -> tuple[tuple[LedgerLine, ...], int]:
     for number, text in enumerate(data[:whole].split(b"\n")[:-1], start=1):
         try:
             lines.append(_read_line(text, lines))
-        except (OpendasError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except _Unknown as error:
             raise PrivacyError(
-                f"{name}, line {number}: the ledger is damaged: {_reason(error)}. It was changed after "
-                "it was written. Restore it from a copy; what this folder has spent is unknown until then."
+                f"{name}, line {number}: {error}. A newer version of OpenDAS may have written it. Use that "
+                "version with this ledger; until it is read, what was spent is unknown."
+            ) from error
+        except (OpendasError, ValueError, KeyError, TypeError, RecursionError) as error:
+            other = "" if lines else ", or this file is not a ledger"
+            raise PrivacyError(
+                f"{name}, line {number}: the ledger is damaged{other}: {_reason(error)}. OpenDAS never "
+                "changes a line that it has written. Restore the ledger from a copy; until then, what was "
+                "spent is unknown."
             ) from error
     return tuple(lines), whole
+
+
+class _Unknown(Exception):
+    """A line that is whole, and says something that this version does not know."""
 
 
 def _reason(error: Exception) -> str:
@@ -159,12 +170,12 @@ def _read_line(text: bytes, earlier: Sequence[LedgerLine]) -> LedgerLine:
     if record.pop("sha256") != _checksum(record):
         raise PrivacyError("the line does not match its own checksum")
     if record.pop("format") not in _KNOWN_FORMATS:
-        raise PrivacyError("the line has a format that this version does not know")
+        raise _Unknown("the line has a format that this version of OpenDAS does not know")
     if record.pop("previous") != head_of(earlier) or record.pop("index") != len(earlier):
         raise PrivacyError("the line does not follow from the line before it")
     kind = record.pop("kind")
     if kind not in _KINDS:
-        raise PrivacyError("the line is of a kind that this version does not know")
+        raise _Unknown("the line is of a kind that this version of OpenDAS does not know")
     if kind == "book" and earlier:
-        raise PrivacyError("the terms of a book stand in its first line")
+        raise PrivacyError("only the first line of a book states its terms")
     return LedgerLine(text, _KINDS[kind].from_json(record))

@@ -50,11 +50,13 @@ class Passphrase:
         try:
             self._bytes = unicodedata.normalize("NFC", text).encode()
         except UnicodeEncodeError:
-            raise PrivacyError("A passphrase is text in UTF-8; what was given is not.") from None
+            raise PrivacyError(
+                "A passphrase must be text in UTF-8. The passphrase that was given is not."
+            ) from None
         if not text or len(self._bytes) > _MOST_BYTES or any(map(_is_control, text)):
             raise PrivacyError(
-                f"A passphrase is one line of text, not empty, without control characters, of at most "
-                f"{_MOST_BYTES} bytes; what was given is not."
+                f"A passphrase must be one line of text, not empty, without control characters, and at most "
+                f"{_MOST_BYTES} bytes long. The passphrase that was given is not."
             )
 
     def check_new(self) -> None:
@@ -62,7 +64,7 @@ class Passphrase:
         if len(self._bytes.decode()) < LEAST_CHARACTERS:
             raise PrivacyError(
                 f"The passphrase is shorter than {LEAST_CHARACTERS} characters. It protects the key for as "
-                "long as the release exists: take a longer one, for instance six words drawn by dice."
+                "long as the release exists: choose a longer one, for instance six words chosen with dice."
             )
 
     def stretched(self, salt: bytes, cost: tuple[int, int, int]) -> bytes:

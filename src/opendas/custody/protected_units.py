@@ -24,7 +24,8 @@ def unit_id(words: str) -> str:
     found = "-".join(_WORD.findall(words.casefold()))
     if not found:
         raise ConfigError(
-            "a protected unit says in a word or two what one record is: person, housing unit, patient, ..."
+            "a protected unit must name in a word or two what one record is: person, housing unit, patient, "
+            "..."
         )
     return found
 

@@ -153,8 +153,8 @@ class RunKey:
         length = {_FILE_HEADER: 4, _SEALED_HEADER: 6}.get(lines[0])
         if len(lines) != length or lines[1] not in kinds or lines[-1]:
             raise PrivacyError(
-                f"The key at {target} is damaged or of another format; expected {_FILE_HEADER} or "
-                f"{_SEALED_HEADER.rsplit(' ', 1)[1]}."
+                f"The key file {target} is damaged or has another format. Its first line must be "
+                f"{_FILE_HEADER!r} or {_SEALED_HEADER!r}, with the lines of that format below it."
             )
         _check_passphrase(target, lines[0], passphrase)
         try:
@@ -167,8 +167,8 @@ class RunKey:
             secret = b""
         if secret is None:
             raise PrivacyError(
-                f"The passphrase does not open the key at {target}: it is another one than the key was saved "
-                "with, or the file was changed. Nothing was drawn."
+                f"The passphrase does not open the key at {target}. Either the key was saved with another "
+                "passphrase, or the file was changed. Nothing was drawn."
             )
         if len(secret) != KEY_BYTES:
             raise PrivacyError(f"The key at {target} is damaged: it does not hold {KEY_BYTES} bytes.")
@@ -195,8 +195,7 @@ def _check_passphrase(target: Path, header: str, passphrase: Passphrase | None) 
         )
     if header == _FILE_HEADER and passphrase is not None:
         raise PrivacyError(
-            f"The key at {target} is not encrypted, though a passphrase was given: its run was started "
-            "without one. Leave out the passphrase."
+            f"The key at {target} is not encrypted, but a passphrase was given. Leave out the passphrase."
         )
 
 
@@ -235,7 +234,7 @@ class KeyShare:
         it cannot be read.
         """
         if not os.path.lexists(path):
-            raise PrivacyError(f"There is no share of a key at {path}. Nothing was printed.")
+            raise PrivacyError(f"There is no share of a key at {path}. Check the path.")
         text = read_secret(path)
         if found := _SHARE.fullmatch(text):
             commitment, *numbers, value = found.groups()
@@ -244,8 +243,9 @@ class KeyShare:
             if 2 <= threshold <= shares <= _MOST_SHARES and 1 <= index <= shares and share._text() == text:
                 return share
         raise PrivacyError(
-            f"{path} is not a share of a key, or it was changed: it is not of the form {_SHARE_HEADER}, or "
-            "does not agree with the digest in its last line. Take another share of the same key."
+            f"{path} is not a share of a key, or it was changed: either it does not have the format "
+            f"{_SHARE_HEADER!r}, or it does not match the digest in its last line. Use another share of the "
+            "same key."
         )
 
     def _text(self) -> str:
@@ -273,11 +273,13 @@ def split_key(key: RunKey, shares: int, threshold: int) -> tuple[KeyShare, ...]:
     """
     if not 2 <= threshold <= shares <= _MOST_SHARES:
         raise ConfigError(
-            f"a key is split into at most {_MOST_SHARES} shares, of which at least 2 and at most all give "
-            f"it; not {threshold} of {shares}."
+            f"a key can be split into at most {_MOST_SHARES} shares, and the threshold must be at least 2 "
+            f"and at most the number of shares. Found a threshold of {threshold} and {shares} shares."
         )
     if key.is_seeded:
-        raise PrivacyError("A key made from a seed is not split: the seed gives it to everybody.")
+        raise PrivacyError(
+            "A key made from a seed is not split, because anyone who knows the seed has the key."
+        )
     values = _shares_of(int.from_bytes(key._secret), shares, threshold, _PRIME)
     commitment = key.commitment()
     return tuple(
@@ -293,20 +295,24 @@ def join_shares(shares: Sequence[KeyShare]) -> bytes:
     """
     if len({(share.commitment, share.threshold, share.shares) for share in shares}) != 1:
         raise PrivacyError(
-            "The shares are not of one key. Give shares of one splitting: their second and third lines agree."
+            "The shares are not of one key, or not of one split of it. Give shares of one split: their "
+            "second and third lines are equal."
         )
     first = shares[0]
     values = {share.index: share._value for share in shares}
     if len(values) != len(shares):
-        raise PrivacyError(f"A share is given twice; {first.threshold} different ones give the key.")
+        raise PrivacyError(
+            f"A share number is given twice. Give {first.threshold} shares with different numbers."
+        )
     if len(values) < first.threshold:
         raise PrivacyError(f"{len(values)} of {first.shares} shares are given; {first.threshold} are needed.")
     number = _value_at_zero(values, _PRIME)
     secret = number.to_bytes(KEY_BYTES) if number < 256**KEY_BYTES else bytes(KEY_BYTES)
     if not hmac.compare_digest(RunKey(secret).commitment(), first.commitment):
         raise PrivacyError(
-            "The shares do not give the key that they name: one of them at least is not what was written. "
-            "Take another share in place of each in turn."
+            "The shares do not give the key that they name. Either they come from different splits of this "
+            "key, or at least one of them was changed. Use shares of one split, or replace one share at a "
+            "time."
         )
     return secret
 
@@ -321,7 +327,7 @@ def save_shares(shares: Sequence[KeyShare], folder: Path) -> tuple[Path, ...]:
     is destroyed.
     """
     if os.path.lexists(folder):
-        raise PrivacyError(f"There is something at {folder} already; shares are written to a new folder.")
+        raise PrivacyError(f"{folder} exists already. Shares are written to a new folder; give another path.")
     private_folder(folder)
     paths = tuple(folder / f"{share.index}.share" for share in shares)
     with contextlib.ExitStack() as undo:

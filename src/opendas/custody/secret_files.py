@@ -38,14 +38,15 @@ def private_folder(folder: Path) -> None:
         if error.errno == errno.ELOOP:
             raise PrivacyError(_not_a_plain_folder(folder)) from None
         raise EnvironmentFailure(
-            f"Could not open the folder {folder.name}: {error.strerror}. Check the permissions of {folder}."
+            f"Could not open or create the folder {folder}: {error.strerror}. Check its permissions, and "
+            "those of the folder around it."
         ) from None
     try:
         status = os.fstat(descriptor)
         if status.st_uid != os.geteuid():
             raise PrivacyError(
                 f"The folder {folder} belongs to another user, who could read what is written there. Nothing "
-                "was written; take another output folder, or let its owner run the command."
+                "was written. Choose another folder, or run the command as the owner of this one."
             )
         if stat.S_IMODE(status.st_mode) != 0o700:
             os.fchmod(descriptor, 0o700)
@@ -55,8 +56,8 @@ def private_folder(folder: Path) -> None:
 
 def _not_a_plain_folder(folder: Path) -> str:
     return (
-        f"{folder} is a link, or no folder: keys and counts could end up where others read them. Nothing was "
-        "written; remove it, or take another output folder."
+        f"{folder} is a link, or no folder, or a part of its path is none. Keys and counts could end up "
+        "where others can read them, so nothing was written. Remove what is there, or choose another folder."
     )
 
 
@@ -70,7 +71,9 @@ def write_secret(path: Path, text: str) -> None:
         with open_folder(path.parent) as folder:
             descriptor = folder.new(path.name, 0o600)
     except FileExistsError:
-        raise PrivacyError(f"There is a key at {path} already; a run never replaces one.") from None
+        raise PrivacyError(
+            f"{path} exists already. OpenDAS never overwrites such a file; choose another path."
+        ) from None
     except OSError as error:
         raise _failure("write", path, error) from None
     try:
@@ -98,14 +101,14 @@ def read_secret(path: Path) -> str:
             descriptor = os.open(path.name, flags, dir_fd=folder.descriptor)
     except FileNotFoundError:
         raise PrivacyError(
-            f"There is no key at {path}. Without it the draws of this run cannot be repeated; "
-            "start a new run, which is charged in full."
+            f"There is no key at {path}. Restore it from a copy if there is one. Without its key, a run "
+            "cannot be resumed; a new run is charged in full."
         ) from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise PrivacyError(
-                f"The key at {path} is a link; it is kept under its own name, in a folder for its owner "
-                "alone. Put the file itself there."
+                f"The key at {path} is a link, and OpenDAS follows no link to a key. Put the file itself "
+                "there, in a folder that only its owner can read."
             ) from None
         raise _failure("read", path, error) from None
     try:
@@ -136,7 +139,7 @@ def _check_alone(path: Path, status: os.stat_result) -> None:
     if status.st_nlink != 1:
         raise PrivacyError(
             f"The key at {path} has {status.st_nlink} names (hard links): others may read it under another "
-            "one. Remove the others."
+            "name. Remove the other names."
         )
 
 
@@ -155,9 +158,11 @@ def read_given(path: Path, most: int) -> bytes:
             if stat.S_ISREG(status.st_mode) and str(path) != "-":
                 mode = stat.S_IMODE(status.st_mode)
                 if mode & 0o077 or status.st_uid not in (0, os.geteuid()):
+                    found = f"has mode {mode:04o}" if mode & 0o077 else "belongs to another user"
                     raise PrivacyError(
-                        f"The passphrase file {path} has mode {mode:04o}, or another owner: others may have "
-                        "read it. Expected 0600 and your own; or give it through a pipe, with - as the name."
+                        f"The passphrase file {path} {found}: others may have read it. It must have mode "
+                        "0600 and be yours or root's. Or give the passphrase through a pipe, with - as the "
+                        "name."
                     )
             return file.read(most)
     except OSError as error:
@@ -185,15 +190,15 @@ def destroy_secret(path: Path) -> None:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise PrivacyError(
-                f"The key at {path} is a link, and nothing was destroyed: what it points to is elsewhere. "
-                "Destroy that yourself if it is a key, and remove the link."
+                f"The key at {path} is a link, and nothing was destroyed: the file that it points to is "
+                "elsewhere. If that file is a key, destroy it yourself. Then remove the link."
             ) from None
         raise EnvironmentFailure(f"could not destroy {path.name}: {error.strerror}.") from None
 
 
 def _failure(act: str, target: Path, error: OSError) -> EnvironmentFailure:
     code = errno.errorcode.get(error.errno or 0, "error")
-    return EnvironmentFailure(f"Could not {act} the key file {target}: {error.strerror} ({code}).")
+    return EnvironmentFailure(f"Could not {act} {target}: {error.strerror} ({code}).")
 
 
 _NONE_AND_NO_PIPE = 1

@@ -62,8 +62,8 @@ class PublicKey:
             key = None
         if not isinstance(key, Ed25519PublicKey):
             raise ConfigError(
-                f"{path}: no Ed25519 public key in PEM. opendas keys new writes one beside the private key, "
-                f"with the ending {PUBLIC_SUFFIX}."
+                f"{path}: there is no Ed25519 public key in PEM format in this file. opendas keys new writes "
+                f"the public key beside the private key, with the ending {PUBLIC_SUFFIX}."
             )
         return cls(key.public_bytes_raw())
 
@@ -134,12 +134,17 @@ class SigningKey:
         its own; `EnvironmentFailure` if the file cannot be read.
         """
         if not path.is_file():
-            raise PrivacyError(f"There is no signing key at {path}; opendas keys new makes one.")
+            raise PrivacyError(f"There is no signing key at {path}. opendas keys new creates one.")
         header, *lines = read_secret(path).split("\n")
         if (header, len(lines)) not in ((_HEADER, 2), (_SEALED_HEADER, 4)) or lines.pop():
-            raise PrivacyError(f"{path} holds no signing key, or a damaged one; expected {_HEADER} or 2.")
+            raise PrivacyError(
+                f"{path} holds no signing key, or a damaged one. Its first line must be {_HEADER!r} or "
+                f"{_SEALED_HEADER!r}."
+            )
         if (header == _SEALED_HEADER) != (passphrase is not None):
-            rule = "is encrypted: give its passphrase" if passphrase is None else "is not encrypted"
+            rule = "is encrypted: give its passphrase"
+            if passphrase is not None:
+                rule = "is not encrypted, but a passphrase was given. Leave out the passphrase"
             raise PrivacyError(f"The signing key at {path} {rule}.")
         try:
             secret = (
@@ -148,7 +153,6 @@ class SigningKey:
         except ValueError:
             secret = b""
         if secret is None or len(secret) != _BYTES:
-            raise PrivacyError(
-                f"The signing key at {path} does not open: it is damaged, or has another passphrase."
-            )
+            or_other = "" if passphrase is None else ", or was saved with another passphrase"
+            raise PrivacyError(f"The signing key at {path} does not open: it is damaged{or_other}.")
         return cls(Ed25519PrivateKey.from_private_bytes(secret))
