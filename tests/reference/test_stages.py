@@ -314,7 +314,7 @@ def test_a_tie_that_contradicts_invariants_or_zeros_is_refused() -> None:
     group = run.product.workload.group("kind * minor")
     answers = group.answers(to_dense(run.counts))
     answers[0, 0] += 1
-    with pytest.raises(DataError, match=r"other totals than the invariant total@region .* '00'"):
+    with pytest.raises(DataError, match=r"other counts than the invariant total@region .* '00'"):
         run.constraints.tied_to("other", group, from_dense(answers), run.spine)
     answers[0, 0] -= 1
     answers[0, 4] += 1
@@ -327,7 +327,7 @@ def test_a_rounder_that_crosses_the_tie_is_refused() -> None:
     crossing = replace(
         run.rules[0], earlier=(), rounder=((("sex", run.product.workload.group("sex").row_of_cell),),)
     )
-    with pytest.raises(ConfigError, match="'sex' cross those of 'the tie to pl94-persons'"):
+    with pytest.raises(ConfigError, match="'sex' cross rows of 'the tie to pl94-persons'"):
         check_stages(crossing, run.constraints.levels[0], run.product.workload)
 
 

@@ -324,7 +324,7 @@ def test_totals_that_the_measurements_contradict(made: Path, tmp_path: Path, cap
     assert "standard deviations away" in " ".join(capsys.readouterr().err.split())
     totals.write_text(f"GEOID,P0010001\n44,{sum(MADE.people) + 1}\n")
     assert estimate(*asked) == 3
-    assert "has other totals than the invariant" in " ".join(capsys.readouterr().err.split())
+    assert "has other counts than the invariant" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
 
 

@@ -150,12 +150,12 @@ class Budget:
             raise BudgetError(f"{mechanism.loss_name} is {format_fraction(total)}; it must be positive.")
         if total > LARGEST_LOSS:
             raise BudgetError(
-                f"{mechanism.loss_name} is above {LARGEST_LOSS:.0e}. A loss of a few dozen protects nobody "
-                "already; give the one that you mean."
+                f"{mechanism.loss_name} is above {LARGEST_LOSS:.0e}. Even a loss of a few dozen gives "
+                "almost no protection. Check the number."
             )
         if not 0 < delta < 1:
             raise BudgetError(
-                f'delta is {format_fraction(delta)}; it lies between 0 and 1, for instance "1e-10".'
+                f'delta is {format_fraction(delta)}; it must lie between 0 and 1, for instance "1e-10".'
             )
         if EVERY_OTHER in self.geolevels:
             raise BudgetError(

@@ -132,7 +132,8 @@ def _check_with_descendants(tiers: Tiers, top: int, bottom: int) -> None:
     skipped = int((width > LARGEST).sum())
     if int(width.sum()) > MOST or skipped:
         log.info(
-            "%d geounits of geolevel %s are not looked at with all that lies below them before the draw",
+            "%d geounits of geolevel %s are too large to be checked before the draw together with all that "
+            "lies below them; a contradiction there would be found by the estimation",
             len(width) if int(width.sum()) > MOST else skipped,
             tiers.tiers[top].name,
         )

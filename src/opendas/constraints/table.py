@@ -207,8 +207,8 @@ class ConstraintTable:
 
 
 _UNLIKE = (
-    "the tied release of {} has other totals than the invariant {} in {!r}: no counts agree with both. "
-    "Tie to a release of the same data set, or leave the invariant out with drop_invariants."
+    "the tied release of {} has other counts than the invariant {} in {!r}, and no counts agree with both. "
+    "Tie to a release of the same data set, or drop the invariant with drop_invariants in [run]."
 )
 
 
@@ -254,8 +254,8 @@ def _units(frame: Frame, spine: Spine, column: str, what: str, most: int) -> Int
         raise DataError(f"unit column {column!r} holds a negative count.")
     if units.size and int(units.max()) * max(1, most) * len(units) >= _MOST_BOUND:
         raise DataError(
-            f"unit column {column!r} holds a count so large that {what} has no bound that "
-            "an integer of 64 bits can hold; check the frame."
+            f"unit column {column!r} holds a count so large that {what} does not fit into a "
+            "64-bit integer. Check the frame."
         )
     return units
 

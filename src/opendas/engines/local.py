@@ -241,8 +241,9 @@ class WorkerPool:
                 yield from finished()
         except TerminatedWorkerError as error:
             raise EnvironmentFailure(
-                "A worker process was stopped from outside (out of memory?). What is finished is kept: "
-                "start again with --resume, and with fewer --workers if memory is short."
+                "A worker process ended before its work was done, often because memory ran out. Start the "
+                "command again, with fewer --workers if memory is short. With --resume, a run continues from "
+                "what it had finished."
             ) from error
 
 

@@ -156,8 +156,8 @@ def _searched(
         found = np.searchsorted(cells, rows)
         if len(rows) and (len(cells) == 0 or found.max() >= len(cells) or np.any(cells[found] != rows)):
             raise FormatError(
-                f"query {query!r}: an answer that this estimate needs is not in the measurement files; they "
-                "hold only what another estimate used. opendas measure writes all answers."
+                f"query {query!r}: an answer that this estimate needs is not in the measurement files. They "
+                "hold only the answers that another estimate used. opendas measure writes all answers."
             )
         out[i] = answers.values[low:high][found]
     return out

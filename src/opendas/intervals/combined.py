@@ -220,9 +220,10 @@ class CombinedEstimates:
         frame = first.frame
         unlike = np.setxor1d(frame.geocodes, other.frame.geocodes)
         if len(unlike):
+            more = f" (one of {len(unlike):,} such blocks)" if len(unlike) > 1 else ""
             raise FormatError(
                 f"{first.product.name} and {other.product.name} cover different blocks: "
-                f"{unlike[0].decode()} is in only one of them, as are {len(unlike) - 1} others."
+                f"{unlike[0].decode()}{more} is in only one of them. Give files of the same blocks."
             )
         codes, unit = np.unique(frame.codes("county"), return_inverse=True)
         every = (self._other.own >= 0)[None]
@@ -240,8 +241,8 @@ class CombinedEstimates:
         if apart[worst]:
             raise FormatError(
                 f"{first.product.name} and {other.product.name} differ about the total of county "
-                f"{codes[worst].decode()} by {apart[worst]:.0f} standard deviations: they do not measure the "
-                "same truth. Keep files of two censuses, and of two vintages, apart."
+                f"{codes[worst].decode()} by {apart[worst]:.0f} standard deviations, more than chance "
+                "allows. Give files of the same census and the same vintage."
             )
 
 

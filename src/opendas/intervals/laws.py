@@ -206,7 +206,7 @@ def confidence_level(confidence: float | Fraction) -> float:
     """Check the level of an interval and return it."""
     if not 0 < confidence < 1:
         raise ConfigError(
-            f"the level of an interval lies between 0 and 1, for instance 0.90; not {confidence}."
+            f"the level of an interval must lie between 0 and 1, for instance 0.90; found {confidence}."
         )
     return float(confidence)
 
@@ -222,7 +222,9 @@ def exact_level(level: str | float | Fraction) -> Fraction:
     try:
         found = Fraction(str(level))
     except (ValueError, ZeroDivisionError) as error:
-        raise ConfigError(f"the level of an interval is a number such as 0.90, not {level!r}.") from error
+        raise ConfigError(
+            f"the level of an interval must be a number such as 0.90; found {level!r}."
+        ) from error
     confidence_level(found)
     return found
 

@@ -95,13 +95,15 @@ class NoisyTree:
     def __post_init__(self) -> None:
         if tuple(level.geolevel for level in self.levels) != self.spine.names:
             raise FormatError(
-                f"measurements of {', '.join(level.geolevel for level in self.levels) or 'nothing'}, and a "
-                f"spine of {', '.join(self.spine.names)}."
+                "the measurements are of "
+                f"{', '.join(level.geolevel for level in self.levels) or 'no geolevel'}, and the spine has "
+                f"{', '.join(self.spine.names)}."
             )
         for noisy, level in zip(self.levels, self.spine.levels, strict=True):
             if len(noisy) != len(level):
                 raise FormatError(
-                    f"geolevel {level.name!r}: {len(noisy)} geounits measured, the spine has {len(level)}."
+                    f"geolevel {level.name!r}: {len(noisy)} geounits were measured, and the spine has "
+                    f"{len(level)}."
                 )
         if not any(level.queries for level in self.levels):
             raise FormatError(f"{self.product.name}: nothing was measured.")
@@ -115,7 +117,7 @@ class NoisyTree:
         for query, values in zip(self.levels[level].queries, found, strict=True):
             if values.shape != (geounits, query.size):
                 raise FormatError(
-                    f"geolevel {self.spine.names[level]!r}, query {query.name!r}: answers of shape "
-                    f"{values.shape}, expected {(geounits, query.size)}."
+                    f"geolevel {self.spine.names[level]!r}, query {query.name!r}: the answers have the "
+                    f"shape {values.shape} instead of {(geounits, query.size)}."
                 )
         return found

@@ -158,7 +158,7 @@ def check_totals(tree: NoisyTree, own: Sequence[MeasuredTotals]) -> None:
         refuse = partial(_refuse, f"{tree.product.name}: what was measured of {tree.spine.names[number]}")
         if below is not None:
             sums = below.summed(tree.spine.levels[number + 1].parent, len(codes))
-            refuse(codes, mine, sums, f"the {tree.spine.names[number + 1]}s below it")
+            refuse(codes, mine, sums, f"what was measured below it (level {tree.spine.names[number + 1]})")
             one, two = 1.0 / mine.variance, 1.0 / sums.variance
             mean = np.where(one + two > 0, (one * mine.value + two * sums.value) / (one + two), 0.0)
             mine = MeasuredTotals(mean, 1.0 / (one + two))
@@ -169,7 +169,7 @@ def check_totals(tree: NoisyTree, own: Sequence[MeasuredTotals]) -> None:
             sums = mine.summed(held.joint.group, len(held.joint.totals))
             first = codes[np.unique(held.joint.group, return_index=True)[1]]
             exact_sums = MeasuredTotals.exact(held.joint.totals)
-            refuse(first, sums, exact_sums, "what is exact about it and the other parts of its area")
+            refuse(first, sums, exact_sums, "the exact total of it and the other parts of its area together")
         below = mine
 
 
@@ -179,8 +179,8 @@ def _refuse(where: str, codes: Codes, one: MeasuredTotals, two: MeasuredTotals, 
     if apart[worst] > MOST_APART:
         raise FormatError(
             f"{where} {codes[worst].decode()} and {what} differ about its total by more than "
-            f"{int(apart[worst]):,} standard deviations, more than chance: they are of two censuses, of two "
-            "vintages, or of another hierarchy than was measured."
+            f"{int(apart[worst]):,} standard deviations, more than chance allows. Check that all files are "
+            "of one census and one vintage, and that the hierarchy is the one that was measured."
         )
 
 

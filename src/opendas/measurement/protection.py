@@ -282,7 +282,10 @@ class ProtectionMap:
         if self.protects:
             return
         names = self.responsible()
-        what = f"{listed(names)} published exactly" if names else "one place for all records"
+        what = f"{listed(names)} published exactly" if names else "no more than one place for a record"
+        todo = "Give up an invariant with drop_invariants in [run], or leave room between bounds."
+        if not names:
+            todo = "Use a domain with more than one combination of leaf and cell."
         cannot = (
             'added or removed (neighbours = "unbounded"), so that no two inputs are neighbours: use '
             'neighbours = "bounded"'
@@ -291,7 +294,7 @@ class ProtectionMap:
         )
         raise PrivacyError(
             f"nothing is protected: with {what}, no record can be {cannot}. The guarantee would be empty. "
-            "Give up an invariant with drop_invariants in [run], or leave room between bounds."
+            f"{todo}"
         )
 
     def responsible(self) -> tuple[str, ...]:

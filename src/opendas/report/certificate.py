@@ -225,7 +225,10 @@ def read_runs(release: Path) -> tuple[RunFacts, ...]:
     try:
         certificate = json.loads(path.read_bytes())
         if certificate["format"] != FORMAT:
-            raise FormatError(f"{CERTIFICATE} does not have the format {FORMAT!r}; another version wrote it.")
+            raise FormatError(
+                f"{CERTIFICATE} does not have the format {FORMAT!r}. Another version of OpenDAS may have "
+                "written it."
+            )
         return tuple(RunFacts.from_dict(record) for record in certificate["runs"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(f"{CERTIFICATE} is damaged. Restore it from a copy of the release.") from error
@@ -266,7 +269,7 @@ def issue(
     by_product = {run.product: run for run in read_runs(release)}
     by_product.update({run.product: run for run in runs})
     if not by_product:
-        raise ConfigError("this release has no run to certify.")
+        raise ConfigError("this release has no run to certify. Run, measure or estimate a product first.")
     facts = tuple(by_product.values())
     certificate = build_certificate(
         facts,

@@ -257,7 +257,8 @@ class RunFacts:
             return cls._read(record)
         except (KeyError, TypeError, ValueError, OpendasError) as error:
             raise FormatError(
-                "certificate.json: a run is incomplete or was changed. Restore the file from the release."
+                "certificate.json: a run is incomplete or was changed. Restore the file from a copy of the "
+                "release."
             ) from error
 
     @classmethod

@@ -69,12 +69,12 @@ _TIED_SCOPE = LEDGER_SCOPE.replace("folder only", "folder, and the releases that
 
 def account_text(account: AccountFacts, *, tied: bool = False) -> str:
     """Describe the account in words; `tied` if the totals include earlier releases."""
-    looked = "No reading of the confidential data without noise is noted in it."
+    looked = "The account notes no reading of the confidential data without noise."
     if account.readings:
         times = f"{account.readings} time{'s' * (account.readings > 1)}"
         looked = (
-            f"Noted are {times} that the confidential data were read without noise, to judge a release or to "
-            "plan one; what was decided by that is covered by no loss stated here."
+            f"The account notes that the confidential data were read {times} without noise, to judge a "
+            "release or to plan one. No loss stated here covers what was decided after such a reading."
         )
     if not account.book:
         return f"{_TIED_SCOPE if tied else LEDGER_SCOPE} The account is the folder's own. {looked}"
@@ -85,12 +85,15 @@ def account_text(account: AccountFacts, *, tied: bool = False) -> str:
         else ""
     )
     spent = "0" if account.spent is None else format_fraction(account.spent)
-    if account.delta:
-        spent += f", and beside it delta = {format_fraction(account.delta)} of acts that hold but for so much"
+    delta = (
+        f", and delta = {format_fraction(account.delta)}, the sum of the deltas of the acts that have one"
+        if account.delta
+        else ""
+    )
     return (
-        f"The data set has an account of its own, a book: in it, {places}. All its acts, those that were "
-        f"never published among them, cost together, for {account.change}, rho = {spent} "
-        f"({account.relation} neighbours); its limit is rho = {account.limit['rho']}{declared}. {looked} "
+        f"The data set has an account of its own, a book. In it, {places}. All its acts together, including "
+        f"those that were never published, cost rho = {spent} for {account.change} ({account.relation} "
+        f"neighbours){delta}. The limit of the book is rho = {account.limit['rho']}{declared}. {looked} "
         "What was published from the same data without the book is not counted here."
     )
 
@@ -190,11 +193,11 @@ def _units(run: RunFacts) -> list[str]:
         differing = "" if bound.distinct is None else _DISTINCT[bound.distinct]
         found.append(
             f"The loss is that of one {unit}, however many records it has: at most {bound.at_most} of them "
-            f"{are} counted{differing}. Which, is decided under a secret key, from the records of this unit "
-            "alone, before anything is measured. Released counts and invariants are of the records counted, "
-            "and are not corrected for the others. Records with one identifier are taken to be of one unit, "
-            "and records with two of two. One record of a unit loses at most "
-            f"{run.loss_words(run.record_loss)}."
+            f"{are} counted{differing}. The choice is made under a secret key, from the records of "
+            "this unit alone, before anything is measured. Released counts and invariants are of the records "
+            "counted, and are not corrected for the others. Records with the same identifier are taken to be "
+            "of one unit, and records with different identifiers of different units. One record of a unit "
+            f"loses at most {run.loss_words(run.record_loss)}."
         )
     if run.several:
         each = [f"{count} lose at most {run.loss_words(loss)}" for count, loss in run.several.items()]
@@ -227,7 +230,7 @@ def _tied_sentences(run: RunFacts) -> list[str]:
     ]
     if any(act.loss is None for act in run.tied):
         return [
-            f"{text}, which nothing bounds: its noise can be computed by others, and so can what it hides."
+            f"{text}, which nothing bounds: its noise can be computed by others, or its budget is infinite."
         ]
     if len(alike) < len(run.tied) or any(act.delta for act in run.tied):
         text += ", which the totals add where both are losses of one change."
@@ -313,14 +316,14 @@ def _left_protected(run: RunFacts) -> list[str]:
     text = f"What the exact facts leave of one record, with all others known: {parts} {found.alternatives}"
     if any(line.startswith("tie: ") and line.endswith(" a unit") for line in run.declared):
         text += (
-            " These numbers count places of a type of unit that a leaf does not have: the measurements take "
-            "nobody for impossible there, but anyone who knows the frame does."
+            " These numbers also count places of a type of unit that a leaf does not have. The measurements "
+            "do not exclude records there, but anyone who knows the frame can."
         )
     if found.loss and found.loss != run.loss:
         name = "epsilon" if run.pure else "rho"
         text += (
-            f" Between inputs in U the loss is at most {name} = {format_fraction(found.loss)}: what the "
-            "budget spends on exact facts protects nothing and gives nothing away."
+            f" Between inputs in U the loss is at most {name} = {format_fraction(found.loss)}: the part "
+            "of the budget that is spent on exact facts neither protects nor reveals anything."
         )
     return [text]
 
@@ -415,9 +418,9 @@ def limits(runs: Sequence[RunFacts]) -> tuple[str, ...]:
         found.append("It does not protect the invariants, nor what follows from them.")
     return (
         *found,
-        f"It speaks about one {' or '.join(units)} changing. Records that are tied to each other{together} "
-        "are protected less together than each alone: by how much, the guarantee of each run says.",
-        "It says nothing about errors of the data before they came here, such as "
+        f"It concerns a change of one {' or '.join(units)}. Records that are tied to each other{together} "
+        "are protected less together than each alone. The guarantee of each run says by how much.",
+        "It says nothing about errors that were in the data before OpenDAS read them, such as "
         f"{' or '.join(map(many, units))} missed or counted twice.",
         _TIED_SCOPE if any(run.tied for run in runs) else LEDGER_SCOPE,
     )

@@ -78,7 +78,7 @@ def _released(runs: Sequence[RunFacts]) -> str:
     measured = [run for run in runs if not run.estimated]
     if measured:
         answers = listed([f"{run.draws:,} of {run.product}" for run in measured])
-        said.append(f"Noisy answers, from which no records were estimated yet: {answers}.")
+        said.append(f"Noisy answers, from which no records have been estimated: {answers}.")
     return " ".join(said)
 
 
@@ -111,7 +111,7 @@ def _attacker(runs: Sequence[RunFacts]) -> str:
         return "Nothing is guaranteed."
     return (
         "Someone who knows everything else, and decides between two possibilities that the exact facts leave "
-        f"open for one record, is right at most so often: {'; '.join(told)}. "
+        f"open for one record, is right at most this often: {'; '.join(told)}. "
         "A coin toss is right 50 times in 100."
     )
 
@@ -131,7 +131,8 @@ def opening(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: st
         ("Privacy loss", f"{losses}. Smaller is stronger."),
         (
             "To check",
-            "opendas verify OUT compares every file with the certificate, and writes this page again. "
+            "opendas verify OUT compares every file with the certificate, and this page with one that it "
+            "generates from the certificate. "
             f"The SHA-256 of the certificate begins with {digest[:16]}.",
         ),
     ]

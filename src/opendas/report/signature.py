@@ -50,11 +50,13 @@ def _read(path: Path) -> tuple[PublicKey, bytes]:
             bytes.fromhex(line.removeprefix(f"{name} "))
             for name, line in (("key", key), ("signature", signature))
         )
-    except (OSError, ValueError) as error:
-        raise FormatError(f"{path.name} is not a signature of this program.") from error
+    except OSError as error:
+        raise FormatError(f"{path.name} cannot be read ({error.strerror}).") from error
+    except ValueError as error:
+        raise FormatError(f"{path.name} is not a signature of OpenDAS.") from error
     again = f"{_FORMAT}\nkey {public.hex()}\nsignature {signed.hex()}\n"
     if text != again or form != _FORMAT or end or len(public) != 32:
-        raise FormatError(f"{path.name} is not a signature of this program.")
+        raise FormatError(f"{path.name} is not a signature of OpenDAS.")
     return PublicKey(public), signed
 
 
@@ -76,7 +78,5 @@ def check_signature(folder: Path, expected: PublicKey | None = None) -> str:
         raise CheckFailed(f"signed with another key: {key.fingerprint}, not {expected.fingerprint}.")
     if not key.verifies(signature, _statement(folder, key)):
         raise CheckFailed("the signature is not of this certificate and its pages.")
-    whose = (
-        "the key that was given" if expected is not None else "a key that nobody said to trust (--signed-by)"
-    )
+    whose = "the key that was given" if expected is not None else "a key that --signed-by did not name"
     return f"good, by {whose}: {key.fingerprint}"

@@ -300,8 +300,8 @@ def total_margins(run: RunFacts) -> tuple[TotalMargin, ...]:
         precision = sum(1 / (row.cells * row.variance) for row in worst.values() if row.variance)
         margin = 0 if exact_rows else math.ceil(_NORMAL_90 / math.sqrt(precision))
         sentence = (
-            f"{whose} may be off by up to {margin:,} in 9 cases out of 10, "
-            f"by its own measurements alone.{beside}"
+            f"{whose} is off by at most {margin:,} in about 9 cases out of 10, "
+            f"if it is computed from its own measurements alone.{beside}"
         )
         found.append(TotalMargin(level, geounits, margin, sentence, name))
     return tuple(found)

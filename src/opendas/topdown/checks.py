@@ -43,17 +43,18 @@ def check_roots(workload: Workload, rules: LevelRules, constraints: LevelConstra
             raise _too_large(rules, cells, together=together)
     if constraints.linear is not None and len(possible) > LARGEST_WRITTEN:
         raise ConfigError(
-            f"[[constraints]] {constraints.linear.names[0]!r}: linear constraints are held by programs that "
-            f"take all cells of a root at once, up to {LARGEST_WRITTEN:,}; {len(possible):,} are possible. "
-            "Use coarser attributes, or [[bounds]] on a recode where its coefficients are 0 and 1."
+            f"[[constraints]] {constraints.linear.names[0]!r}: with linear constraints, a root may have at "
+            f"most {LARGEST_WRITTEN:,} cells; this product has {len(possible):,}. Use coarser attributes. If "
+            "all coefficients are 0 or 1, use [[bounds]] on a recode instead."
         )
 
 
 def _too_large(rules: LevelRules, cells: int, *, together: bool) -> ConfigError:
     why = "roots hold a total together" if together else "no query group asks every cell"
     return ConfigError(
-        f"at geolevel {rules.geolevel!r}, where estimation starts, {cells:,} cells are told apart and {why}: "
-        f"least squares would take {8 * cells**2 / 1e9:,.0f} GB; up to {LARGEST_WRITTEN:,} cells it is done. "
+        f"at geolevel {rules.geolevel!r}, where estimation starts, {cells:,} cells are told apart and {why}. "
+        f"Least squares would need {8 * cells**2 / 1e9:,.0f} GB of memory; OpenDAS does it for up to "
+        f"{LARGEST_WRITTEN:,} cells. "
         + (
             "Tie the run to an earlier release, where its product declares a tie; or choose a spine that "
             "does not divide the topmost geounits, or coarser attributes."

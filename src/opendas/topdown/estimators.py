@@ -59,8 +59,8 @@ class _Checked:
         if answer.shape != shape or answer.dtype.kind not in "iuf" or not np.isfinite(answer).all():
             raise EstimationError(
                 f"the estimator {self.name} answers with {answer.dtype} of shape {answer.shape} for family "
-                f"{data.family.label}; expected are finite real numbers of shape {shape}, records of each "
-                "child in each cell."
+                f"{data.family.label}. It must answer with finite real numbers of shape {shape}: the records "
+                "of each child in each cell."
             )
         data.progress.methods.append(self.name)
         values = np.clip(answer.astype(np.float64), 0.0, _upper_bounds(data))
@@ -113,9 +113,11 @@ def find_estimator(given: str | Estimator) -> RunEstimator:
         return RunEstimator(given, _Checked(_estimator(part, given)), origin)
     name = getattr(given, "name", None)
     if not isinstance(name, str) or not name.isprintable() or not name.strip():
-        raise ConfigError("an estimator has a name, one line of text, and a method fit.")
+        raise ConfigError("an estimator must have a name, one line of text, and a method fit.")
     if name in OWN_ESTIMATORS:
-        raise ConfigError(f"an estimator of yours cannot be called {name!r}: that is one of ours.")
+        raise ConfigError(
+            f"{name!r} is the name of an estimator of OpenDAS. Give your estimator another name."
+        )
     part = _estimator(given, name)
     return RunEstimator(name, _Checked(part), origin_of(ESTIMATORS, name, part))
 

@@ -131,19 +131,21 @@ def check_stages(rules: LevelRules, constraints: LevelConstraints, workload: Wor
     held = [before]
     for number, stage in enumerate(rules.earlier):
         name, finest = stage.rounder[-1][-1]
-        coarser = [(query, m) for queries in stage.rounder for query, m in queries]
-        coarser += [(q, workload.group(q).row_of_cell) for names in stage.least_squares for q in names]
-        coarser += [] if before is None else [before]
+        own = [(query, m) for queries in stage.rounder for query, m in queries]
+        own += [(q, workload.group(q).row_of_cell) for names in stage.least_squares for q in names]
+        coarser = [*own] if before is None else [*own, before]
         coarser += list(zip(rules.bound_names, rules.bound_cells, strict=True))
         coarser += [(f"invariant {i.name}", i.query.row_of_cell) for i in constraints.invariants]
         if constraints.linear is not None:
             coarser += list(zip(constraints.linear.names, constraints.linear.coefficients, strict=True))
         for other, values in coarser:
             if not refines(finest[possible], values[possible]):
+                movable = any(other == query for query, _ in own)
                 raise ConfigError(
                     f"[passes] earlier, stage {number + 1} at {rules.geolevel!r}: {other!r} tells cells "
-                    f"apart that share a row of {name!r}, the last query group of its rounder. Round a "
-                    "finer query group there, or move it to a later stage."
+                    f"apart that share a row of {name!r}, the last query group that this stage rounds. Add a "
+                    "finer query group at the end of the rounder of this stage"
+                    + (f", or move {other!r} to a later stage." if movable else ".")
                 )
         before = (name, finest)
         held.append(before)
@@ -156,6 +158,7 @@ def check_stages(rules: LevelRules, constraints: LevelConstraints, workload: Wor
             if refines(here, there) or refines(there, here):
                 continue
             raise ConfigError(
-                f"[passes] stage {number} at {rules.geolevel!r}: rows of {query!r} cross those of {name!r}, "
-                "which are fixed by then. Name a finer or a coarser query group."
+                f"[passes] stage {number} at {rules.geolevel!r}: rows of {query!r} cross rows of {name!r}, "
+                f"whose counts are fixed before this stage. Replace {query!r} by a query group that is finer "
+                f"or coarser than {name!r}."
             )

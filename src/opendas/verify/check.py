@@ -69,7 +69,15 @@ def run_check(name: str, function: Callable[[], str]) -> Check:
     except OpendasError as error:
         return Check(name, False, str(error))
     except Exception as error:  # a damaged file must give a failed check, not a traceback
-        return Check(name, False, f"a file is damaged or incomplete ({type(error).__name__}).")
+        return Check(name, False, _unfinished(error))
+
+
+def _unfinished(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return "memory ran out before the check ended."
+    if isinstance(error, OSError):
+        return f"a file cannot be read ({error.strerror or type(error).__name__})."
+    return f"a file is damaged or incomplete ({type(error).__name__})."
 
 
 class BackgroundCheck:

@@ -134,7 +134,9 @@ def _certificate(release: Path) -> str:
 
 
 _BARRED = {
-    NOT_FOR_RELEASE: "its noise can be recomputed. Pass --allow-seeded to check a test release",
+    NOT_FOR_RELEASE: (
+        "its noise can be recomputed, or there is none. Pass --allow-seeded to check a test release"
+    ),
     DOMAIN_FROM_RECORDS: (
         "it publishes what was read from the records. Give their public list, or find them privately with "
         "opendas init table --rho; --allow-domain-from-records accepts the release as it is"

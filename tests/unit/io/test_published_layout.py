@@ -416,7 +416,7 @@ def test_tracts_of_another_census_contradict_what_is_around_them(published: Path
     rewritten(folder / "Tract.parquet" / "DPQuery", other)
     said = refused(folder, capsys)
     assert "pl94-persons: what was measured of tract" in said
-    assert "block_groups below it differ about its total by" in said
+    assert "what was measured below it (level block_group) differ about its total by" in said
     assert "standard deviations, more than chance" in said
 
 

@@ -114,7 +114,7 @@ def test_report_says_what_was_released_and_how_far_off(persons: RunFacts, units:
         DEMONSTRATION_FRAME,
         "1,052,567",
         "463,388",
-        "A county's total may be off by up to 3 in 9 cases out of 10",
+        "A county's total is off by at most 3 in about 9 cases out of 10",
         "The total of a state is an invariant",
         "±147",
         "3945/4097",
@@ -134,7 +134,7 @@ def test_the_noise_of_single_measurements_is_not_offered_as_the_error_of_the_cou
 ) -> None:
     page = made(persons)
     shown, folded = page.split("<details><summary>The noise of single measurements", 1)
-    for of_noise in ("±147", "by its own measurements", "Margin of one measured answer"):
+    for of_noise in ("±147", "from its own measurements alone", "Margin of one measured answer"):
         assert of_noise not in shown
         assert of_noise in folded.split("</details>")[0]
     assert "opendas replicates OUT" in shown

@@ -210,8 +210,8 @@ def write_shared(path: Path, data: bytes) -> None:
             file.write(data)
     except OSError as error:
         raise EnvironmentFailure(
-            f"an executor could not write {path.name} ({error.strerror or type(error).__name__}): every "
-            "executor must be able to write into the output folder. Check free space and permissions."
+            f"an executor could not write {path.name} ({error.strerror or type(error).__name__}). Every "
+            "executor must be able to write into the output folder. Check its free space and permissions."
         ) from error
 
 
@@ -225,7 +225,7 @@ def read_shared(path: Path) -> bytes:
             if time.monotonic() > until:
                 raise EnvironmentFailure(
                     f"engine spark: {path.name}, which an executor wrote, cannot be read here "
-                    f"({type(error).__name__}): --out must be on a file system that all machines share."
+                    f"({type(error).__name__}). Check that --out is on a file system that all machines share."
                 ) from None
             with suppress(OSError):
                 os.listdir(path.parent)  # has clients of network file systems look again

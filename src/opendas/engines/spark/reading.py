@@ -276,7 +276,7 @@ def copy_data(spec: ReaderSpec, files: Sequence[RemoteFile], cache: Path) -> Rea
 def _single_file(address: str) -> RemoteFile:
     found = _found(address)
     if len(found) != 1:
-        raise ConfigError(f"{address} is not a file.")
+        raise ConfigError(f"{address} stands for {len(found)} files. Give the address of one file.")
     return found[0]
 
 

@@ -80,7 +80,7 @@ def check_environment() -> None:
     if version is None or version < _LEAST_JAVA:
         found = "does not say its version" if version is None else f"is Java {version}"
         raise EnvironmentFailure(
-            f"engine spark: {java} {found}; set JAVA_HOME to a Java {_LEAST_JAVA} or later."
+            f"engine spark: {java} {found}. Set JAVA_HOME to the folder of Java {_LEAST_JAVA} or later."
         )
 
 
@@ -140,9 +140,10 @@ def _refuse_clear_text(session: SparkSession) -> None:
     missing = [" or ".join(names) for names in _PROTECTING if lacks(*names)]
     if missing:
         raise EnvironmentFailure(
-            f"engine spark: {', '.join(missing)} must be true on a cluster: exact counts and the keys that "
-            "protect them go from machine to machine and to local disks. Set them where the cluster is "
-            "configured (spark-defaults.conf; a standalone cluster wants spark.authenticate.secret, too)."
+            f"engine spark: {', '.join(missing)} must be true on a cluster, because exact counts and the "
+            "keys that protect them go from machine to machine and to local disks. Set them where the "
+            "cluster is configured (spark-defaults.conf). A standalone cluster also needs "
+            "spark.authenticate.secret."
         )
 
 
@@ -177,15 +178,15 @@ def _without_pandas_warnings() -> Iterator[None]:
 
 _EXECUTORS: Final = {
     "No module named": (
-        "the Python of the executors lacks opendas or a package it needs; install the same version there, "
-        "and let PYSPARK_PYTHON name that Python"
+        "the Python of the executors lacks opendas or a package that it needs. Install the same version "
+        "there, and set PYSPARK_PYTHON to that Python"
     ),
     "PYTHON_VERSION_MISMATCH": (
-        "the executors have another version of Python than this process; let PYSPARK_PYTHON name one of the "
-        "same version"
+        "the executors have another version of Python than this process. Set PYSPARK_PYTHON to a Python of "
+        "the same version"
     ),
     "VersionsDiffer": (
-        "the executors have another version of opendas than this process; install the same everywhere"
+        "the executors have another version of opendas than this process. Install the same version everywhere"
     ),
 }
 """What Spark says where executors differ from this process, and what to do about it."""
@@ -360,9 +361,9 @@ def _refuse_hidden(found: Sequence[dict[str, Any]], folder: Path) -> None:
     hosts = sorted({str(each["host"]) for each in found if not each["sees"]})
     if hosts:
         raise EnvironmentFailure(
-            f"engine spark: executors on {', '.join(hosts)} do not see {folder}, or may not write there: "
-            "let --out be a folder of a file system that driver and executors share (NFS, Lustre, EFS), "
-            "under the same path and for the same user."
+            f"engine spark: executors on {', '.join(hosts)} do not see {folder}, or may not write there. "
+            "Choose an --out on a file system that driver and executors share (NFS, Lustre, EFS), with the "
+            "same path and the same user on all machines."
         )
 
 
@@ -371,8 +372,8 @@ def _refuse_missing(found: Sequence[dict[str, Any]]) -> None:
         missing = [name for name, version in each["versions"].items() if version is None]
         if missing:
             raise EnvironmentFailure(
-                f"engine spark: the Python of the executors on {each['host']} lacks {', '.join(missing)}; "
-                "install opendas[spark] there, and let PYSPARK_PYTHON name that Python."
+                f"engine spark: the Python of the executors on {each['host']} lacks {', '.join(missing)}. "
+                "Install opendas[spark] there, and set PYSPARK_PYTHON to that Python."
             )
     other = sorted(
         {
