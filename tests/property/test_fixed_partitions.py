@@ -122,7 +122,7 @@ def test_a_sum_over_a_row_without_cells_is_refused():
 def test_a_query_that_reaches_over_fixed_rows_is_refused_by_name():
     passes = ((np.array([0, 1, 1], np.int32),), (np.arange(3, dtype=np.int32),))
     names = RoundingNames("f1", (("age",), ("detailed",)), fixed="pl94")
-    with pytest.raises(ConfigError, match=r"'age' reaches over several rows of pl94"):
+    with pytest.raises(ConfigError, match=r"'age' spans several rows of pl94"):
         round_family(**{**SMALL, "passes": passes}, names=names)
 
 

@@ -81,7 +81,7 @@ def test_without_the_package_the_release_verifies_and_is_not_derived_again(
         made = od.release(od.load(write_mini(tmp_path, run=PLAIN)), tmp_path / "out", measurements="full")
     assert failed(made) == {}
     (said,) = failed(made, rederive=True).values()
-    assert "cannot be re-derived: no estimator 'plain'" in said
+    assert "cannot be re-derived: there is no estimator 'plain'" in said
     see(monkeypatch, install_estimator(tmp_path / "other", version="2.0"))
     (said,) = failed(made, rederive=True).values()
     assert "dummy-estimator 1.2" in said

@@ -522,7 +522,7 @@ def test_a_table_is_not_named_like_a_place_that_is_taken(name: str) -> None:
 def test_a_derived_table_of_cells_that_are_not_there_is_refused_before_anything_is_spent() -> None:
     with pytest.raises(ConfigError, match="table AGES sums cells that PH4 does not have"):
         HouseholdOptions(derived=(Derived("AGES", "PH4", {1: (2, 3, 4)}),))
-    with pytest.raises(ConfigError, match="PH7 is measured, and derived too"):
+    with pytest.raises(ConfigError, match="PH7 is both measured and derived"):
         HouseholdOptions(derived=(Derived("PH7", "PH4", {2: (2,)}),))
 
 

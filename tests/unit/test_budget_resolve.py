@@ -133,7 +133,7 @@ def test_each_mechanism_spends_its_own_parameter() -> None:
         resolve_budget(BudgetSpec(preset="pr2020-persons", epsilon=4), STATE)
     with pytest.raises(BudgetError, match=r"sets rho, but the mechanism discrete-laplace spends epsilon"):
         resolve_budget(BudgetSpec(preset="pr2020-persons", rho=1, mechanism=laplace), STATE)
-    with pytest.raises(BudgetError, match="has no epsilon: preset pr2020-persons holds a rho"):
+    with pytest.raises(BudgetError, match="has no epsilon, and the preset pr2020-persons gives a rho"):
         resolve_budget(BudgetSpec(preset="pr2020-persons", mechanism=laplace), STATE)
     budget = resolve_budget(BudgetSpec(preset="pr2020-persons", epsilon="4", mechanism=laplace), STATE)
     assert budget.distribution("block", "detailed").scale == 2 / (4 * budget.share("block", "detailed"))  # type: ignore[union-attr]

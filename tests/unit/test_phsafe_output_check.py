@@ -130,14 +130,14 @@ def replaced(field: int, value: str, line: int = 3) -> Callable[[list[str]], Non
 DAMAGE: dict[str, tuple[Callable[[list[str]], object], str]] = {
     "variance": (replaced(6, "147.9"), "line 4: expected VARIANCE"),
     "no variance": (replaced(6, "x"), "line 4: expected VARIANCE"),
-    "count": (replaced(4, "1.5"), "line 4: COUNT is no integer"),
+    "count": (replaced(4, "1.5"), "line 4: COUNT is not an integer"),
     "noise": (replaced(5, "Gaussian"), "line 4: expected NOISE_DISTRIBUTION Discrete Gaussian"),
     "type": (replaced(1, "STATE"), "line 4: expected REGION_TYPE USA"),
     "state": (replaced(0, "48", 150), "not in the grid"),
     "group": (replaced(2, "J"), "not in the grid"),
     "cell": (replaced(3, "3"), "not in the grid"),
     "fields": (lambda lines: lines.append("1|USA"), "expected 7 fields"),
-    "twice": (lambda lines: lines.append(lines[3]), "the row stands twice"),
+    "twice": (lambda lines: lines.append(lines[3]), "the row appears twice"),
     "missing": (lambda lines: lines.pop(3), "rows missing: 1 (1 A 5)"),
     "order": (
         lambda lines: lines.__setitem__(

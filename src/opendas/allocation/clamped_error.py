@@ -80,7 +80,7 @@ def clamped_moments(
 def _broadcast(budget: npt.ArrayLike, counts: npt.ArrayLike) -> tuple[Floats, Floats]:
     b, n = np.asarray(budget, dtype=np.float64), np.asarray(counts, dtype=np.float64)
     if not bool(np.all((b > 0) & np.isfinite(b))):
-        raise BudgetError("a budget is a positive finite number; without budget the error is unbounded.")
+        raise BudgetError("a budget must be a positive finite number: without one the error is unbounded.")
     if not bool(np.all((n >= 0) & (n <= LARGEST_COUNT))):
         raise ConfigError("counts are numbers from 0 to 2**53.")
     b, n = np.broadcast_arrays(b, n)

@@ -93,7 +93,7 @@ def unknown_counts(name: str, nodes: int | np.integer[Any], *, fixed: bool = Fal
     Raises `FormatError` if the number is no positive whole number.
     """
     if isinstance(nodes, bool) or not isinstance(nodes, int | np.integer) or nodes < 1:
-        raise FormatError(f"level {name!r}: nodes is a positive whole number.")
+        raise FormatError(f"level {name!r}: nodes must be a positive whole number.")
     values = np.array([LARGEST_COUNT], dtype=np.int64)
     return Level(name, CountHistogram(values, np.array([nodes])), known=False, fixed=fixed)
 

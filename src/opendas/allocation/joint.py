@@ -158,7 +158,7 @@ def allocate_queries(
     kind = noise_kind(mechanism)
     if not kind.is_integer:
         raise ConfigError(
-            f"mechanism: a run adds whole numbers; use discrete-{kind.value} in place of {kind.value}."
+            f"mechanism: the noise of a run is whole numbers; use discrete-{kind.value}, not {kind.value}."
         )
     if (total is None) == (mse is None):
         raise ConfigError("give a total budget, or a target for the mean squared error (mse), not both.")

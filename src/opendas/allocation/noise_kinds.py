@@ -63,7 +63,7 @@ def relation(name: str | Neighbours) -> Neighbours:
         return Neighbours(str(name))
     except ValueError:
         raise ConfigError(
-            f"neighbours: {str(name)[:60]!r} is not known; it is unbounded (a record is added or removed) or "
+            f"neighbours: {str(name)[:60]!r} is not known. Use unbounded (a record is added or removed) or "
             "bounded (a record is replaced)."
         ) from None
 

@@ -167,7 +167,9 @@ def allocate_target(
     kind, related = noise_kind(mechanism), relation(neighbours)
     bound = parse_fraction(target, "mse")
     if bound <= 0:
-        raise BudgetError(f"mse: the target {format_fraction(bound)} cannot be met; noise has some error.")
+        raise BudgetError(
+            f"mse: the target {format_fraction(bound)} cannot be met: any noise has an error above 0."
+        )
     values, problem, places = _problem(levels, kind, related, weights)
     # A target beyond all doubles is beyond all budgets too; the solver says so.
     optimum = minimise_budget(problem, float(min(bound, Fraction(10) ** 300)))

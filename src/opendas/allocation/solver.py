@@ -33,11 +33,11 @@ def checked_total(total: Fraction | int | str, what: str = "total") -> Fraction:
     """Read a total budget within the range that can be allocated."""
     exact = parse_fraction(total, what)
     if exact <= 0:
-        raise BudgetError(f"{what}: {format_fraction(exact)} is not positive.")
+        raise BudgetError(f"{what}: {format_fraction(exact)} is not positive. A budget must be positive.")
     if not SMALLEST_BUDGET <= exact <= LARGEST_BUDGET:
         raise BudgetError(
-            f"{what}: expected a number from {SMALLEST_BUDGET:.0e} to {LARGEST_BUDGET:.0e}; less buys "
-            "nothing, and more protects nobody."
+            f"{what}: expected a number from {SMALLEST_BUDGET:.0e} to {LARGEST_BUDGET:.0e}. A smaller "
+            "budget gives no useful answers, and a larger one protects nobody."
         )
     return exact
 

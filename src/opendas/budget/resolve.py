@@ -104,7 +104,7 @@ def _total(spec: BudgetSpec, base: Preset | None) -> Fraction:
         return parse_fraction(given, name)
     if base is not None and name == "rho":
         return base.rho
-    because = f": preset {base.name} holds a rho, which is no {name}" if base is not None else ""
+    because = f", and the preset {base.name} gives a rho, not an {name}" if base is not None else ""
     raise BudgetError(f'[budget] has no {name}{because}. Give {name}, for instance {name} = "1".')
 
 

@@ -78,7 +78,7 @@ def make_census(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is not empty; give a new folder.")
     if seed < 0:
-        raise ConfigError("the seed of a synthetic census is not negative.")
+        raise ConfigError("the seed of a synthetic census must not be negative.")
     reader = official_reader(path)
     persons, units = (
         make_reader(ReaderSpec(reader, (path,), product)).read() for product in (pl94_persons(), pl94_units())
@@ -90,7 +90,7 @@ def make_census(
 def write_census(folder: Path, margins: Margins, pool: HouseholdPool, name: str, seed: int) -> MadeCensus:
     """Make a census up on margins, and write it into a folder; `name` says whose margins they are."""
     people = draw_persons(margins, pool, seed)
-    made = {"source": f"synthetic census: {name}, seed {seed}; nobody's data"}
+    made = {"source": f"synthetic census: {name}, seed {seed}; its records are synthetic"}
     write_parquet(folder / "frame.parquet", _frame_table(margins, people), metadata=made)
     write_parquet(folder / "persons.parquet", _persons_table(margins, people), metadata=made)
     write_parquet(folder / "units.parquet", _housing_table(margins, people, seed), metadata=made)
@@ -99,7 +99,7 @@ def write_census(folder: Path, margins: Margins, pool: HouseholdPool, name: str,
     for product in _TABLES:
         runs.append(folder / f"run-{product}.toml")
         write_atomic(runs[-1], _run_file(product, made["source"]).encode())
-    logger.info("made a census of %d people in %s", len(people.age), folder)
+    logger.info("generated a synthetic census of %d people in %s", len(people.age), folder)
     units = margins.frame.units["hu"]
     return MadeCensus(
         tuple(runs),

@@ -47,7 +47,7 @@ def make_state(blocks: int = 5000, seed: int = 2020) -> DemoState:
     if not LEAST_BLOCKS <= blocks <= MOST_BLOCKS:
         raise ConfigError(f"a synthetic state has {LEAST_BLOCKS} to {MOST_BLOCKS} blocks, not {blocks}.")
     if seed < 0:
-        raise ConfigError("the seed of the synthetic state is not negative.")
+        raise ConfigError("the seed of the synthetic state must not be negative.")
     rng = np.random.default_rng([seed, blocks])
     land = make_land(blocks, rng)
     homes = make_homes(land.group, rng)
@@ -77,7 +77,10 @@ def write_demo(folder: Path | str, blocks: int = 5000, seed: int = 2020) -> tupl
         text = run_file(name, made=made, path=f"{name}.parquet", preset=f"pr2020-{name}", note=note)
         write_atomic(runs[-1], text.encode())
     logger.info(
-        "made a state of %d blocks and %d people in %s", blocks, int(state.homes.people.sum()), folder
+        "generated a synthetic state of %d blocks and %d people in %s",
+        blocks,
+        int(state.homes.people.sum()),
+        folder,
     )
     return runs[0], runs[1]
 

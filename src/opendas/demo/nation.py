@@ -106,9 +106,9 @@ def plan_nation(
     if not 1 <= states <= most:
         raise ConfigError(f"a synthetic nation of {blocks} blocks has from 1 to {most} states, not {states}.")
     if seed < 0:
-        raise ConfigError("the seed of the synthetic nation is not negative.")
+        raise ConfigError("the seed of the synthetic nation must not be negative.")
     if not 1.0 <= people <= 1000.0:
-        raise ConfigError("the synthetic nation has from 1 to 1000 people a block.")
+        raise ConfigError("the synthetic nation must have from 1 to 1000 people a block.")
     rng = np.random.default_rng([seed, blocks, states])
     shares = rng.lognormal(0.0, _SKEW, states)
     ends = np.round(np.cumsum(shares) / shares.sum() * (blocks - _LEAST_STATE * states)).astype(np.int64)
@@ -249,7 +249,9 @@ def write_nation(
         for product in ("persons", "units")
     )
     written = NationFiles(runs, len(chosen), *numbers.tolist())
-    logger.info("generated a nation of %d blocks and %d people in %s", blocks, written.people, folder)
+    logger.info(
+        "generated a synthetic nation of %d blocks and %d people in %s", blocks, written.people, folder
+    )
     return written
 
 

@@ -265,7 +265,8 @@ def check_same_frame(truth: Histogram, estimate: Histogram, frame: Frame) -> Non
             )
     if truth.size != estimate.size:
         raise DataError(
-            f"the truth has {truth.size} cells and the estimate {estimate.size}; they are different products."
+            f"the truth has {truth.size} cells and the estimate {estimate.size}. Both must be of the same "
+            "product."
         )
 
 

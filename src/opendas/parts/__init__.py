@@ -80,7 +80,8 @@ def _offered(group: str) -> dict[str, EntryPoint]:
         other = found.setdefault(point.name, point)
         if other.value != point.value or _package(other) != package:
             raise ConfigError(
-                f"two packages offer {point.name!r} in {group}: {_package(other)} and {package}. Remove one."
+                f"two packages offer {point.name!r} in {group}: {_package(other)} and {package}. Uninstall "
+                "one of them."
             )
     return found
 
@@ -118,8 +119,8 @@ def outside_part(group: str, name: str, own: Collection[str]) -> tuple[Any, Orig
     offered = _offered(group)
     if name not in offered:
         raise ConfigError(
-            f"no {group.removeprefix('opendas.').removesuffix('s')} {name!r}; known are "
-            f"{', '.join((*own, *offered))}. Other packages offer theirs by entry points of {group}."
+            f"there is no {group.removeprefix('opendas.').removesuffix('s')} {name!r}; known are "
+            f"{', '.join((*own, *offered))}. Other packages add their own by entry points in {group}."
         )
     point = offered[name]
     try:
@@ -137,7 +138,9 @@ def origin_of(group: str, name: str, part: Any, point: EntryPoint | None = None)
     """Say where a part comes from; one without an entry point is an object of a program."""
     proof = getattr(part, "proof", "") or ""
     if not isinstance(proof, str) or any(not each.isprintable() for each in proof):
-        raise ConfigError(f"{group}: {name!r}: proof is a line of text, such as an address or a citation.")
+        raise ConfigError(
+            f"{group}: {name!r}: proof must be one line of text, such as an address or a citation."
+        )
     package = "" if point is None else _package(point)
     try:
         version = "" if point is None or point.dist is None else point.dist.version

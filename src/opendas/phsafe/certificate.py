@@ -39,13 +39,13 @@ _BY_SIZE = (Neighbours.UNBOUNDED, Neighbours.BOUNDED)
 _ASSUMPTION = (
     "Assumption N1: neighbouring inputs differ in the persons and the unit row of one address (unbounded), "
     "or of two addresses (bounded); geography and the list of regions are public; each counted row has one "
-    "cell a level; who is kept of a household depends on that household and a fixed key. Not protected is "
-    "what is public: where an address lies, and whether it is group quarters."
+    "cell at each level; who is kept of a household depends on that household and a fixed key. Not protected "
+    "is what is public: where an address lies, and whether it is group quarters."
 )
 _SELECTION = {
     Truncation.KEYED: (
         "Who is kept of a household above tau is decided by a keyed order, which nobody without the key can "
-        "foresee."
+        "predict."
     ),
     Truncation.TUMULT: (
         "Who is kept of a household above tau is decided by the public order of the published program, which "
@@ -191,11 +191,13 @@ def _loss(plan: Plan, loss: Loss) -> Mapping[str, Any]:
 def _guarantee(plan: Plan, stamps: Sequence[str], key: str) -> list[str]:
     one, two = (f"{plan.mechanism.loss_name} = {loss_text(plan.loss(relation))}" for relation in _BY_SIZE)
     texts = [f"{stamp}. {STAMP_MEANING[stamp]}" for stamp in stamps]
+    if key == KeyCustody.SEED:
+        texts.append("With a secret key, the plan of this run would guarantee the following.")
     texts.append(
         "For inputs that differ in one address, the tables are computationally indistinguishable from those "
         f"of a mechanism with {one}; for inputs that differ in two addresses, as when one person moves "
-        f"between them, with {two}. Both were derived directly, by the {plan.sensitivity.value} bound on "
-        "what a change can do to the counts."
+        f"between them, with {two}. Both losses were derived directly, from the {plan.sensitivity.value} "
+        "bound on the effect of such a change on the counts."
     )
     if plan.sensitivity is Sensitivity.PAPER:
         one, two = (loss_text(total_loss(plan.noise, Sensitivity.TIGHT, relation)) for relation in _BY_SIZE)

@@ -96,7 +96,9 @@ def read_config(path: Path, mode: Mode, tables: tuple[Table, ...] = TABLES) -> C
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise ConfigError(f"there is no configuration file {path}.") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not text in UTF-8; give the JSON configuration first.") from None
+        raise ConfigError(
+            f"{path} is not text in UTF-8. The first argument must be the JSON configuration."
+        ) from None
     except OSError as error:
         raise EnvironmentFailure(f"could not read {path}: {error.strerror or 'unknown reason'}.") from None
     return parse_config(text, mode, tables, name=path.name)
@@ -285,13 +287,14 @@ class Plan:
         object.__setattr__(self, "truncation", Truncation(self.truncation))
         if self.config.mechanism is None or not self.config.measured:
             raise ConfigError(
-                "privacy_budget: every budget is 0, so there is no table to produce; give a level a budget."
+                "privacy_budget: every budget is 0, so there is no table to produce. Give at least one level "
+                "a budget."
             )
         for table, _, _ in self.config.measured:
             if table.weight is not None:
                 raise ConfigError(
-                    f"privacy_budget.{table.name}: the table sums {table.weight.upper()}, which no "
-                    "sensitivity here bounds; private tables count rows."
+                    f"privacy_budget.{table.name}: the table sums {table.weight.upper()}, and no "
+                    "sensitivity bound is known for such sums. A private table must count rows."
                 )
 
     @property

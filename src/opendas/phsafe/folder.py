@@ -46,8 +46,8 @@ def refuse_other(out: Path, mode: Mode) -> None:
         return
     if stored is not None:
         raise ConfigError(
-            f"{out} holds {stored} output; {mode} output needs its own folder, so that nobody takes "
-            "exact counts for protected ones."
+            f"{out} holds {stored} output, and {mode} output needs a folder of its own, so that nobody takes "
+            "exact counts for protected ones. Choose another OUT."
         )
     found = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
     if found and holds_files(out):
@@ -64,7 +64,7 @@ def refuse_inside_release(out: Path) -> None:
         if released and not place.is_relative_to(folder / "confidential"):
             raise ConfigError(
                 f"{out} lies in the release {folder.name}, and exact counts are as confidential as the "
-                "input; choose a folder elsewhere."
+                "input. Choose a folder outside the release."
             )
 
 

@@ -66,7 +66,7 @@ class HouseholdOptions(ActOptions):
         cells = {table.name: set(table.cells) for table in self.tables}
         for one in self.derived:
             if one.name in cells:
-                raise ConfigError(f"table {one.name} is measured, and derived too; rename one of them.")
+                raise ConfigError(f"table {one.name} is both measured and derived. Rename one of them.")
             parts = {part for summed in one.cells.values() for part in summed}
             if not parts <= cells.get(one.source, parts):
                 raise ConfigError(f"table {one.name} sums cells that {one.source} does not have.")

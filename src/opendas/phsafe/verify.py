@@ -103,7 +103,14 @@ def verify_output(
     try:
         plan = _plan(certificate["runs"][0], tables)
     except (ConfigError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        return (*checks, Check("plan", False, f"the certificate describes no run ({type(error).__name__})."))
+        return (
+            *checks,
+            Check(
+                "plan",
+                False,
+                f"the certificate describes no run that this version can check ({type(error).__name__}).",
+            ),
+        )
     checks.append(run_check("plan", lambda: _check_plan(certificate, plan, derived)))
     checks += check_tables(out, plan.config, plan.sensitivity, derived)
     if rederive:
@@ -130,7 +137,7 @@ def _estimates_again(out: Path, workers: int) -> str:
 
 def _certificate(out: Path) -> dict[str, Any]:
     certificate = read_certificate(out, FORMAT, ("version", "stamps", "runs", "totals", "account", "files"))
-    require(len(certificate["runs"]) == 1, "the certificate needs one run.")
+    require(len(certificate["runs"]) == 1, "the certificate must have exactly one run.")
     return certificate
 
 
@@ -352,13 +359,13 @@ def _wrong_rows(rows: Sequence[tuple[int, Mapping[str, str]]], expected: Expecte
             yield f"line {line}: region, group and cell are not in the grid of the configuration"
             continue
         if key in seen:
-            yield f"line {line}: the row stands twice"
+            yield f"line {line}: the row appears twice"
         seen.add(key)
         region_type, variance = known
         if row["REGION_TYPE"] != region_type:
             yield f"line {line}: expected REGION_TYPE {region_type}"
         if not _COUNT.fullmatch(row["COUNT"]):
-            yield f"line {line}: COUNT is no integer"
+            yield f"line {line}: COUNT is not an integer"
         if row["NOISE_DISTRIBUTION"] != expected.noise_name:
             yield f"line {line}: expected NOISE_DISTRIBUTION {expected.noise_name}"
         if not _close(row["VARIANCE"], variance):

@@ -117,7 +117,7 @@ def exact_words(record: Mapping[str, Any], digits: int = 0) -> str:
 def runs_words(total: Mapping[str, Any]) -> str:
     """Return the number of runs that a total covers, out of those on the same records."""
     runs, uncovered = total["runs"], total["uncovered"]
-    found = f", {total['tied']} of them tied to" if total.get("tied") else ""
+    found = f", {total['tied']} of them in an earlier release" if total.get("tied") else ""
     found += f" and {plural('discovery', total['discoveries'])}" if total.get("discoveries") else ""
     return (f"{runs} of {runs + uncovered}" if uncovered else str(runs)) + found
 

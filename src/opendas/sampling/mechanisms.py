@@ -158,7 +158,9 @@ def stated_mechanism(name: str) -> str:
             "epsilon-differential privacy is zCDP with rho = epsilon ** 2 / 2."
         )
     if not is_stated(word):
-        raise ConfigError(f"{word!r} does not fit into a certificate: name, package and version are words.")
+        raise ConfigError(
+            f"{word!r} does not fit into a certificate: name, package and version must each be one word."
+        )
     return word
 
 
@@ -171,8 +173,8 @@ def find_mechanism(word: str) -> tuple[AnswerMechanism, Origin]:
     part, origin = outside_part(MECHANISMS, found["name"], OWN_MECHANISMS)
     if stated_mechanism(found["name"]) != word:
         raise ConfigError(
-            f"the plan was made with {found['name']} of the package {found['package']} {found['version']}; "
-            f"installed is {origin.package} {origin.version}."
+            f"the plan was made with {found['name']} of the package {found['package']} {found['version']}, "
+            f"but {origin.package} {origin.version} is installed. Install the version of the plan."
         )
     return part, origin
 
@@ -221,8 +223,8 @@ class StatedNoise:
         spent = find_mechanism(self.mechanism)[0].spends(self.rho)
         if not isinstance(spent, Fraction | int) or isinstance(spent, bool) or not 0 < spent <= self.rho:
             raise PrivacyError(
-                f"{self.mechanism} states that it spends {spent} of rho {self.rho}; expected an exact number "
-                "above 0 and not above what it is granted."
+                f"{self.mechanism} states that it spends {spent} of rho {self.rho}; it must state an "
+                "exact number above 0 and not above what it is granted."
             )
 
     def answers(self, exact: Ints, words: KeyedWords) -> Ints:
@@ -235,8 +237,8 @@ class StatedNoise:
             raise PrivacyError(f"{self.mechanism} failed with {type(error).__name__}.") from None
         if found.shape != exact.shape or found.dtype != np.int64:
             raise PrivacyError(
-                f"{self.mechanism} answers with {found.dtype} of shape {found.shape}; expected are int64 of "
-                f"shape {exact.shape}."
+                f"{self.mechanism} answers with {found.dtype} of shape {found.shape}; it must answer with "
+                f"int64 of shape {exact.shape}."
             )
         return found
 

@@ -111,7 +111,7 @@ def check_records(run: Mapping[str, Any], data: Microdata) -> str:
         same = [one.to_dict() for one in found] == run["pyramids"]
         require(same, "the numbers of people by sex and age differ from the certificate.")
     impossible = ~released.product.possible[data.estimate.cells]
-    require(not bool(impossible.any()), "a record with a combination of levels that is declared impossible.")
+    require(not bool(impossible.any()), "a record has a combination of levels that is declared impossible.")
     return f"{plural('record', records.records)} in {plural('part file', len(files))}"
 
 
@@ -220,11 +220,11 @@ def check_tie(data: Microdata) -> str:
     query = released.product.workload.group(tie.query)
     _check_tied_counts(released, tie, tied)
     unlike = data.estimate.recoded(query.row_of_cell, query.size).unlike(tied)
-    _require_no_leaves(released, unlike, f"other counts than {tie.product} in")
+    _require_no_leaves(released, unlike, f"the counts differ from those of {tie.product} in")
     types = UnitTypes.of(released.product, released.frame)
     if types is not None:
         broken = types.broken(np.arange(tied.rows), data.estimate)
-        _require_no_leaves(released, broken, "other types of unit than the frame has in")
+        _require_no_leaves(released, broken, "the types of unit differ from those of the frame in")
     held = "" if types is None else f"; {plural('type', len(tie.units))} of unit as the frame has them"
     return f"{plural('count', len(tied.counts))} of {tie.query}, as in the release of {tie.product}{held}"
 
@@ -233,7 +233,10 @@ def _check_tied_counts(released: ReleasedProduct, tie: Tie, tied: Histogram) -> 
     """Check the tied counts against the companion in this release, if any, and the frame."""
     if released.product.companion is not None:
         known = tied_counts(released.release, released.product, released.frame)
-        require(not len(tied.unlike(known)), f"tie.parquet has other counts than {tie.product} beside it.")
+        require(
+            not len(tied.unlike(known)),
+            f"the counts of tie.parquet differ from those of {tie.product} in this release.",
+        )
     query = released.product.workload.group(tie.query)
     labels = {query.row_label(row): row for row in range(query.size)} if tie.columns else {}
     leaf = tied.row_of_entries()
@@ -241,7 +244,7 @@ def _check_tied_counts(released: ReleasedProduct, tie: Tie, tied: Histogram) -> 
         here, counts = tied.cells == labels[label], np.zeros(tied.rows, dtype=np.int64)
         counts[leaf[here]] = tied.counts[here]
         same = np.array_equal(counts, released.frame.units[column])
-        require(same, f"tie.parquet has other counts of {label} than {column} of the frame.")
+        require(same, f"the counts of {label} in tie.parquet differ from {column} of the frame.")
 
 
 def check_quarters(data: Microdata) -> str:
@@ -287,7 +290,7 @@ def _check_all_units(data: Microdata) -> str:
     assert companion is not None  # required above
     units = ReleaseFolder(released.release)[companion.name].estimate
     unlike = units_of_records(released.product, data.records.counts).unlike(units)
-    _require_no_leaves(released, unlike, f"other units than {companion.name} in")
+    _require_no_leaves(released, unlike, f"the units differ from those of {companion.name} in")
     return f"{plural('unit', units.total())} of every block, as in {companion.name}"
 
 

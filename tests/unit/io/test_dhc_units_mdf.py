@@ -285,5 +285,5 @@ def test_verify_compares_units_with_the_second_histogram(
     )  # fmt: skip
     lines[number : number + 1] = [tampered(lines[number], **fields)] if fields else []
     path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(CheckFailed, match=f"other units than {companion.name} in 44001"):
+    with pytest.raises(CheckFailed, match=f"the units differ from those of {companion.name} in 44001"):
         check_quarters(Microdata(ReleasedProduct(tmp_path, PRODUCT.name)))

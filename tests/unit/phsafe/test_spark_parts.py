@@ -240,7 +240,7 @@ def test_findings_of_one_rule_at_several_units_are_one_rule() -> None:
 
 @pytest.mark.parametrize(
     ("missing", "said"),
-    [("pyspark", r"opendas\[spark\]"), ("java", "no Java"), ("version", "is Java 8; set JAVA_HOME")],
+    [("pyspark", r"opendas\[spark\]"), ("java", "no Java"), ("version", "is Java 8. Set JAVA_HOME")],
 )
 def test_what_is_missing_is_said_before_anything_starts(
     missing: str,

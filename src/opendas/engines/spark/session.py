@@ -67,14 +67,14 @@ def check_environment() -> None:
     """Check that Spark can start."""
     if find_spec("pyspark") is None:
         raise EnvironmentFailure(
-            "engine spark: the package pyspark is not installed; install opendas[spark], or leave out "
+            "engine spark: the package pyspark is not installed. Install opendas[spark], or leave out "
             "--engine."
         )
     java = java_program()
     if java is None:
         raise EnvironmentFailure(
-            "engine spark: no Java was found; install Java 17 or later (Debian: default-jre-headless) or set "
-            "JAVA_HOME, or leave out --engine."
+            "engine spark: no Java was found in JAVA_HOME, or on the path if that is not set. Install Java "
+            "17 or later (Debian: default-jre-headless) or correct JAVA_HOME, or leave out --engine."
         )
     version = _java_version(java)
     if version is None or version < _LEAST_JAVA:
@@ -135,7 +135,9 @@ def _refuse_clear_text(session: SparkSession) -> None:
 
     if _is_local(session.sparkContext.master):
         if lacks(_ENCRYPTION):
-            _log.warning("%s is off: records may stand in clear in the local folder of Spark", _ENCRYPTION)
+            _log.warning(
+                "%s is off: Spark may write records to its local folder without encryption", _ENCRYPTION
+            )
         return
     missing = [" or ".join(names) for names in _PROTECTING if lacks(*names)]
     if missing:
@@ -311,7 +313,7 @@ def prepare_executors(session: SparkSession, folder: Path) -> bool:
         archive = Path(SparkFiles.getRootDirectory(), f"opendas-{source_digest()[:16]}.zip")
         write_package(archive)
         context.addPyFile(str(archive))
-        _log.info("opendas was sent to the executors, which lack this version of it")
+        _log.info("opendas was sent to the executors, because at least one lacks this version of it")
     if shipped or not all(each["cache"] for each in found):
         # Compiled code is kept beside the package, or else here: nobody guesses the name.
         compiled = str(Path(gettempdir()) / f"opendas-compiled-{token_hex(8)}")

@@ -88,11 +88,13 @@ def _averages(
     for region_type, numerator in numerators.items():
         denominator = denominators.get(region_type)
         if denominator is None:
-            notes.append(f"{table.name} {region_type}: {table.denominator} was not measured; no averages.")
+            notes.append(
+                f"{table.name} {region_type}: {table.denominator} was not measured, so there are no averages."
+            )
             continue
         counts = tables.get(linked, {}).get(region_type) if linked is not None else None
         if linked is not None and counts is None:
-            notes.append(f"{table.name} {region_type}: {linked} is not there; {table.name} is fitted alone.")
+            notes.append(f"{table.name} {region_type}: {linked} is missing; {table.name} is fitted alone.")
         if NoiseDistribution.GEOMETRIC in (*numerator.noise, *denominator.noise):
             notes.append(
                 f"{table.name} {region_type}: geometric noise is taken as normal with the same variance."
@@ -170,8 +172,9 @@ def check_estimates_again(out: Path, found: Sequence[str], workers: int = 1) -> 
             ):
                 return f"{len(found)} files, made again by the model {model}"
     raise CheckFailed(
-        f"the estimates are not what the noisy counts give, by no model with a largest average of {MOST:g}: "
-        "they were changed, or made with other settings. Make them again with opendas phsafe-post."
+        "no model gives these estimates from the noisy counts with a largest average of "
+        f"{MOST:g}. They were changed, or made with other settings or counts. Make them again with opendas "
+        "phsafe-post."
     )
 
 

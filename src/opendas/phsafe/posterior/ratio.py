@@ -206,9 +206,9 @@ def fit_block(block: Block) -> Fit:
     distance = block.distance()
     if distance < -FARTHEST:
         raise DataError(
-            f"Measured counts are {-distance:.3g} standard deviations away from any possible average between "
-            f"{block.least:g} and {block.most:g}. Check that numerator and denominator are of one run, and "
-            "the largest average (--most), which is the number of persons a household was truncated to."
+            f"The measured counts are {-distance:.3g} standard deviations away from every average between "
+            f"{block.least:g} and {block.most:g}. Check that numerator and denominator are of one run. Check "
+            "also the largest average (--most): the number of persons to which households were truncated."
         )
     return Fit(block, None) if distance >= FREE_FROM else Fit(block, fit_total(block))
 

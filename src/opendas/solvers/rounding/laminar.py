@@ -188,8 +188,8 @@ def check_laminar(rows: Rows, map_names: Sequence[str] = (), group_names: Sequen
         one, two = (_set_name(rows, number, map_names, group_names) for number in found)
         raise ConfigError(
             f"the rounder needs row groups of which any two are nested or disjoint, but {one} and {two} "
-            "cross. Give one of them up (a query group in [passes], a constraint in the product), or set "
-            "milp = true in [passes] (slower, exact)."
+            "cross. Leave one of them out (a query group in [passes], a constraint in the product), or set "
+            "milp = true in [passes], which is exact but slower."
         )
 
 

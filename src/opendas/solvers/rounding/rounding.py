@@ -39,7 +39,7 @@ _REFUSALS: dict[int, tuple[type[Exception], str]] = {
         EstimationError,
         "rounding it as one flow problem does not fit 64-bit integers. Choose a spine with smaller fan-out",
     ),
-    kernels.BROKEN: (EstimationError, "the rounded table does not add up to its parent: please report it"),
+    kernels.BROKEN: (EstimationError, "the rounded table does not add up to its parent. Please report it"),
 }
 
 
@@ -174,9 +174,9 @@ def _round_by_fixed_rows(
         if not refines(rows[inside], fixed_rows[inside]):
             name = map_names[q] if q < len(map_names) else f"map {q}"
             raise ConfigError(
-                f"a row of query '{name}' reaches over several rows of {names.fixed}, whose sums are fixed "
-                "before. Take the query out of its rounder pass: a coarser one is fixed with them, and one "
-                "that crosses them cannot be rounded row by row."
+                f"a row of query '{name}' spans several rows of {names.fixed}, whose sums are already "
+                "fixed. Remove the query from its rounder pass: if it is coarser, its answers are fixed with "
+                "those sums, and if it crosses them, it cannot be rounded row by row."
             )
     status, row, values, quanta = round_blocks(
         problem,
