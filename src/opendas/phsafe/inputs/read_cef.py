@@ -185,7 +185,9 @@ def _read_ini(config: Path) -> Mapping[str, str]:
     try:
         parser.read_string(config.read_text(encoding="utf-8-sig"), source=config.name)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise DataError(f"{config}: the reader cef takes an ini file with the section [paths].") from None
+        raise DataError(
+            f"there is no file {config}. The reader cef takes an ini file with the section [paths]."
+        ) from None
     except (configparser.Error, UnicodeDecodeError):
         raise DataError(f"{config} is not an ini file with the section [paths].") from None
     except OSError as error:
