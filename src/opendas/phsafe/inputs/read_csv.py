@@ -149,7 +149,7 @@ def check_header(file: str, line: str, columns: tuple[str, ...]) -> list[Finding
     if found == columns:
         return []
     if set(found) == set(columns) and len(found) == len(columns):
-        rule = f"the columns are in another order; expected {','.join(columns)}"
+        rule = f"the columns stand in another order; expected {','.join(columns)}"
     else:
         rule = f"expected the columns {','.join(columns)}"
         missing = [name for name in columns if name not in found]
