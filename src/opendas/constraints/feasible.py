@@ -38,6 +38,11 @@ ADVICE = (
     "Nothing was drawn and nothing is charged. Check the frame's unit counts against the data, or give up an "
     "invariant with drop_invariants in [run]."
 )
+PUBLIC_ADVICE = (
+    "Nothing was drawn and nothing is charged. Check the frame's unit counts, the bounds of the product, and "
+    "the release that the run is tied to, if any."
+)
+"""The same where no invariant is held."""
 CHUNK = 100_000
 """Geounits that are looked at together, one by one."""
 BATCH = 20_000
@@ -76,7 +81,8 @@ def _refuse(tiers: Tiers, number: int, bad: Ints) -> None:
         others = [tier.label(other) for other in bad.tolist() if other != geounit]
         conflict = tiers.explain(number, geounit, others)
         if conflict is not None:
-            raise InfeasibleFamily(tier.label(geounit), STEP, (), conflict, ADVICE)
+            advice = ADVICE if any(each.invariants for each in tiers.tiers) else PUBLIC_ADVICE
+            raise InfeasibleFamily(tier.label(geounit), STEP, (), conflict, advice)
 
 
 # Geounits by themselves -------------------------------------------------------------------------------------

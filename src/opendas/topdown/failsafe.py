@@ -19,6 +19,10 @@ from opendas.topdown.model import Family
 
 MOST_NAMED = 10
 """Constraints of a contradiction that a record names."""
+_NO_PARENT_HELPS = (
+    "The failsafe found no parent with which the constraints of the children hold. Check the frame, and the "
+    "invariants and bounds of the children."
+)
 
 
 def relax_parent(family: Family, rules: LevelRules, error: InfeasibleFamily) -> tuple[Family, str]:
@@ -42,7 +46,7 @@ def relax_parent(family: Family, rules: LevelRules, error: InfeasibleFamily) -> 
         if found is not None:
             break
     else:
-        raise error
+        raise InfeasibleFamily(error.family, error.step, error.constraints, error.conflict, _NO_PARENT_HELPS)
     parent, cost = found
     support = np.flatnonzero(parent).astype(np.int32)
     note = (

@@ -304,11 +304,18 @@ def _record(family: Family, rules: LevelRules, done: Progress) -> FamilyRecord:
 
 WIDEST = 60_000
 """Children times groups of cells of a family that is taken apart."""
+_ROOT_ADVICE = (
+    "Check the frame, and the invariants and bounds of this geolevel. The failsafe does not help here, "
+    "because this family has no parent."
+)
 
 
 def explained(family: Family, rules: LevelRules, error: InfeasibleFamily) -> InfeasibleFamily:
     """Return the error with the smallest contradiction of the family and its values, if one is proved."""
     conflict = family_conflict(family, rules)
+    if family.parent is None:
+        named = error.constraints if conflict is None else ()
+        return InfeasibleFamily(error.family, error.step, named, conflict, _ROOT_ADVICE)
     return error if conflict is None else InfeasibleFamily(error.family, error.step, (), conflict)
 
 
