@@ -235,9 +235,10 @@ class InfeasibleFamily(EstimationError):
         constraints: Iterable[str] = (),
         conflict: ConstraintConflict | None = None,
         advice: str = (
-            "Check the frame and the invariants of its geounits. What was measured is not lost: opendas "
-            "measure --resume with the run file as it is, then failsafe = true in [run] and opendas "
-            "estimate, which gives up the equality with the parent, though no constraint."
+            "Check the frame and the invariants of its geounits. A run file's measurements can still be "
+            "used: opendas measure --resume, with the run file unchanged, completes them. Then set failsafe "
+            "= true in [run], and opendas estimate gives up the sum to the parent and nothing else. This "
+            "helps only where that sum is part of the contradiction."
         ),
     ) -> None:
         self.family = family
@@ -274,7 +275,8 @@ class SolverFailure(EstimationError):
         self.residual = residual
         super().__init__(
             f"Family {family}, {step}: no solver reached a certified solution (residual {residual:.1e}). "
-            "Please report it with the measurements of this family, which are publishable."
+            "Please report this line (CONTRIBUTING.md says where). Add the measurements of this family only "
+            "if the release may be published: those of noise from a seed reveal confidential counts."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1083,7 +1083,7 @@ def test_a_forgotten_key_ends_drawing_but_not_the_result(mini: Path, capsys: Cap
     assert call(capsys, "run", "run.toml", "--out", "out", *asked)[0] == 0
     assert call(capsys, "forget-key", "out")[0] == 0
     code, said, _ = call(capsys, "forget-key", "out")
-    assert (code, "no key left" in said) == (0, True)
+    assert (code, "holds no run key" in said) == (0, True)
     assert call(capsys, "run", "run.toml", "--out", "out", "--resume", "--json")[0] == 0
     code, said = refused(capsys, "measure", "run.toml", "--out", "out", "--resume", "--json")
     assert (code, "destroyed" in said) == (4, True)

@@ -11,6 +11,7 @@ from support.each import each
 
 from opendas import errors
 from opendas.cli.failures import guarded
+from opendas.cli.options import remember_out
 from opendas.runs.progress.log import exit_code_of
 
 SECRET = "1052567"
@@ -119,8 +120,40 @@ def test_the_traceback_holds_no_locals(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_an_interrupted_run_says_how_to_finish(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    guarded(failing(KeyboardInterrupt(), tmp_path), [])
-    assert "--resume" in capsys.readouterr().err
+    full = OSError(errno.ENOSPC, "No space left on device", "file")
+    for error in (KeyboardInterrupt(), full):
+        guarded(ending(error, tmp_path, click.Option(["--resume"], is_flag=True)), [])
+        assert "--resume" in capsys.readouterr().err
+        guarded(ending(error, tmp_path), [])
+        assert "--resume" not in capsys.readouterr().err, "the command has no such option"
+        guarded(ending(error, tmp_path / "not-there", click.Option(["--resume"], is_flag=True)), [])
+        assert "--resume" not in capsys.readouterr().err, "nothing is there to go on from"
+
+
+def ending(error: BaseException, out: Path, *options: click.Parameter) -> click.Command:
+    """A command with an output folder that ends with an error."""
+
+    def work(**_: object) -> None:
+        remember_out(out)
+        raise error
+
+    return click.Command("work", callback=work, params=list(options))
+
+
+@each(
+    ("error", "code", "words"),
+    [
+        (EOFError("marshal data too short"), 6, "cut short"),
+        (EOFError("Compressed file ended"), 70, "internal error: EOFError"),
+        (ImportError("x.so: failed to map segment from shared object"), 6, "noexec"),
+        (MemoryError(), 6, "not enough memory"),
+    ],
+)
+def test_a_cause_is_named_where_it_is_known(
+    error: BaseException, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert guarded(failing(error), []) == code
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), by_signal()])

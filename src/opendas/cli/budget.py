@@ -212,7 +212,10 @@ def _echo_parts(title: str, head: str, loss: str, parts: Mapping[str, Mapping[st
 def _echo_official(loss: str, areas: Mapping[str, Mapping[str, Any]] | None) -> None:
     if areas is None:
         click.echo()
-        click.echo("losses within official areas need the frame, which is read from the records here.")
+        click.echo(
+            "losses within official areas need the frame, which comes from the records: --read-records opens "
+            "them."
+        )
         return
     rows = []
     for kind, row in areas.items():

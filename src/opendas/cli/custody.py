@@ -93,7 +93,10 @@ def split_command(shares: int, threshold: int, folder: Path, as_json: bool) -> N
         emit_json({"shares": paths, "threshold": threshold, "key_commitment": key.commitment()})
     else:
         click.echo("\n".join(map(str, paths)))
-    message(f"{threshold} of these files are the key. Give each to another person, and leave none here.")
+    message(
+        f"Any {threshold} of these {shares} files together give the key. Give each file to a different "
+        "person, and then delete the files here."
+    )
 
 
 @keys_command.command("join")

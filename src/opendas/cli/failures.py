@@ -60,15 +60,17 @@ def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> i
         return error.exit_code
     except (KeyboardInterrupt, click.Abort) as error:
         if isinstance(error.__cause__, EOFError):  # which click takes for the end of what someone types
-            _write_to_stderr(
-                "a file of the program is cut short. Remove its folders __pycache__, or install it again."
-            )
-            return EXIT_ENVIRONMENT
+            return _ended_early(error.__cause__, context)
         _write_to_stderr(_interrupted(context))
         return EXIT_INTERRUPTED
     except (OSError, ImportError) as error:
-        if "failed to map segment" in str(error):  # how the loader of libraries says that memory is short
-            return _out_of_memory()
+        if "failed to map segment" in str(error):  # the loader of libraries says this of both causes
+            _write_to_stderr(
+                "a library could not be loaded. Either memory is short, or the library lies on a file system "
+                "that forbids running code (mounted noexec). Use a machine with more memory, or install "
+                "OpenDAS on another file system."
+            )
+            return EXIT_ENVIRONMENT
         return _system_error(error, context) if isinstance(error, OSError) else _internal(error, context)
     except MemoryError:
         return _out_of_memory()
@@ -80,15 +82,33 @@ def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> i
 
 
 def _out_of_memory() -> int:
-    _write_to_stderr("not enough memory. Try fewer --workers, or a machine with more memory.")
+    _write_to_stderr(
+        "not enough memory. Use a machine with more memory, or fewer --workers if the command has that "
+        "option."
+    )
     return EXIT_ENVIRONMENT
 
 
+def _ended_early(error: EOFError, context: dict[str, Path]) -> int:
+    """Tell a compiled file of the program that is cut short from other data that end too early."""
+    places = [Path(frame.filename).parts[-3:] for frame in traceback.extract_tb(error.__traceback__)]
+    if not str(error).startswith(("marshal data", "EOF read")) and _NUMBA_CACHE not in places:
+        return _internal(error, context)
+    _write_to_stderr(
+        "a compiled file of the program is cut short. Remove the folders __pycache__ of OpenDAS and its "
+        "packages, or install them again."
+    )
+    return EXIT_ENVIRONMENT
+
+
+_NUMBA_CACHE = ("numba", "core", "caching.py")
+
+
 def _interrupted(context: dict[str, Path]) -> str:
-    out = context.get("out")
-    if out is None:
+    out = context.get("resumable")
+    if out is None or not out.exists():
         return "interrupted."
-    return f"interrupted. What is in {out} is whole; the same command with --resume finishes the run."
+    return f"interrupted. The same command with --resume continues from what {out} holds."
 
 
 def _system_error(error: OSError, context: dict[str, Path]) -> int:
@@ -103,7 +123,10 @@ def _system_error(error: OSError, context: dict[str, Path]) -> int:
     if error.errno not in ENVIRONMENT_ERRORS:
         return _internal(error, context)
     what = ENVIRONMENT_ERRORS[error.errno]
-    _write_to_stderr(f"{what}{where}. Nothing half-written was left; put it right and try again.")
+    again = "run the command again"
+    if "resumable" in context and context["resumable"].exists():
+        again = "run the same command with --resume"
+    _write_to_stderr(f"{what}{where}. Correct this, then {again}.")
     return EXIT_ENVIRONMENT
 
 

@@ -108,7 +108,9 @@ def _keep_compiled_code() -> None:
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     places = [chosen] if chosen else [str(Path(__file__).parents[1]), os.path.expanduser("~/.cache")]
     if not any(writable(Path(place)) for place in places):
-        folder = tempfile.mkdtemp(prefix="opendas-compiled-")
+        from opendas.cli.output import FOR_ONE_COMMAND
+
+        folder = tempfile.mkdtemp(prefix=FOR_ONE_COMMAND)
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         os.environ["NUMBA_CACHE_DIR"] = folder
 

@@ -118,7 +118,7 @@ key_options = together(
     click.option(
         "--keep-key",
         is_flag=True,
-        help="Keep the stored key when the release is complete, to draw more of the same measurement later.",
+        help="Keep the stored key when the release is complete, to draw the rest of its measurements later.",
     ),
     group_writable_option,
 )
@@ -244,9 +244,11 @@ def check_engine(engine: str, master: str | None) -> None:
 
 
 def remember_out(out: Path | None, run_file: Path | None = None) -> Path:
-    """Return the output folder, and note it for messages about a failure."""
+    """Return the output folder, and note it for messages about a failure, with whether --resume applies."""
     chosen = out if out is not None else Path(run_file.stem if run_file is not None else "out")
     context = click.get_current_context()
     if isinstance(context.obj, dict):
         context.obj["out"] = chosen
+        if "resume" in context.params and context.params.get("mode", "private") == "private":
+            context.obj["resumable"] = chosen
     return chosen

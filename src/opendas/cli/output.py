@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import sys
 import textwrap
 import threading
@@ -21,6 +22,9 @@ from opendas.runs.progress.clock import StageSpeed, size_text
 
 if TYPE_CHECKING:
     from opendas.runs.simulated.forecast import Forecast
+
+FOR_ONE_COMMAND = "opendas-compiled-"
+"""Begins the name of a folder of compiled code that is removed when the command ends."""
 
 _TTY_SECONDS = 0.2
 _LOG_SECONDS = 10.0
@@ -133,6 +137,8 @@ def telling_compilation() -> Iterator[None]:
     """
     from numba.core import event  # takes half a second, which a run needs anyway
 
+    kept = not Path(os.environ.get("NUMBA_CACHE_DIR", "")).name.startswith(FOR_ONE_COMMAND)
+
     class Teller(event.Listener):
         depth = kernels = 0
         told = 0.0
@@ -141,7 +147,7 @@ def telling_compilation() -> Iterator[None]:
             self.depth += 1
             now = time.monotonic()
             if not self.kernels and self.depth == 1:
-                message("compiling code for this machine, once")
+                message(f"compiling code for this machine{', once' if kept else ''}")
             elif self.depth == 1 and now - self.told > _LOG_SECONDS:
                 name = happened.data["dispatcher"].py_func.__name__.strip("_").replace("_", " ")
                 message(f"compiling: {self.kernels} functions done, now {name}")
@@ -157,7 +163,12 @@ def telling_compilation() -> Iterator[None]:
     with event.install_listener("numba:compile", teller):
         yield
     if teller.kernels:
-        message(f"compiled {teller.kernels} functions; the next run finds them")
+        after = (
+            "the next run reuses them"
+            if kept
+            else "no folder keeps them for the next run: see opendas doctor"
+        )
+        message(f"compiled {teller.kernels} functions; {after}")
 
 
 class Progress:

@@ -134,7 +134,7 @@ def _other_estimator(other: Mapping[str, Any]) -> str:
 
 _EXPECTED = """\
 expected standard error of {}, by least squares on the noise alone
-(released counts are not negative, so that small ones err far less):"""
+(released counts are never negative, so that small ones usually err less):"""
 _TRIED = """\
 mean absolute error of released counts, summed over the rows of a query group, as tried on
 synthetic counts of a part of the frame (sizes from housing units, if any; few cells have most):"""

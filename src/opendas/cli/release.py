@@ -594,7 +594,11 @@ def interval_command(
     kind, means = ("credible intervals for", CREDIBLE) if posterior else ("intervals for", COVER)
     message(
         f"{float(100 * exact):.10g} % {kind} the true count. {means}"
-        + (" On average at most the rest of those shown miss." if selected else "")
+        + (
+            f" On average at most {float(100 * (1 - exact)):.10g} % of those shown miss it."
+            if selected
+            else ""
+        )
     )
 
 

@@ -33,6 +33,7 @@ from opendas.cli.options import (
     strict_option,
 )
 from opendas.cli.output import Progress, duration, emit_json, message, telling_compilation
+from opendas.custody.stamps import NOT_FOR_RELEASE
 from opendas.errors import PrivacyError
 from opendas.runs.progress.clock import peak_rss_mb
 
@@ -154,13 +155,14 @@ def _ask_about_runs_beside(run: Run, run_file: Path, out: Path) -> None:
             message(rest)
     first = next(iter(found))
     message(
-        "A second run spends budget on the same people again, and the losses add up. This returns the result "
-        f"and spends nothing:\n  opendas run {run_file} --out {first} --resume"
+        "A second run spends budget on the same records again, and the losses add up. If that run was "
+        "started with this run file, this finishes it or returns its result, and spends no budget again:\n"
+        f"  opendas run {run_file} --out {first} --resume"
     )
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        message(f"Nobody can be asked here: the run in {out} goes on.")
+        message(f"Nobody can be asked here, without a terminal: the run in {out} starts and spends budget.")
     elif not click.confirm(f"Spend the budget again, in {out}?", err=True):
-        raise PrivacyError("nothing was read, drawn or spent.")
+        raise PrivacyError("stopped, as you answered: no noise was drawn, and no budget was spent.")
 
 
 @click.command("estimate")
@@ -379,7 +381,7 @@ def _what_was_spent(row: Mapping[str, Any]) -> str:
     if row.get("seeded"):
         parts.append("noise from a seed")
     if "key" in row:
-        parts.append("key there" if row["key"] else "no key")
+        parts.append("key stored here" if row["key"] else "no key stored here")
     if row.get("tasks_finished"):
         parts.append(f"{row['tasks_finished']} tasks kept")
     if row.get("version") is not None:
@@ -408,9 +410,9 @@ def forget_key_command(out: Path, ledger: Path | None) -> None:
     gone = opendas.forget_key(out, ledger=ledger)
     if gone:
         click.echo(f"destroyed the key of {', '.join(gone)}")
-        message("Copies that a backup or the file system keeps are beyond reach.")
+        message("Copies in a backup, or in snapshots of the file system, are not destroyed.")
     else:
-        click.echo("there is no key left")
+        click.echo(f"{out} holds no run key")
 
 
 @click.command("publish")
@@ -498,7 +500,7 @@ def findings_message(out: Path, product: str) -> str | None:
 
 
 _KEY_IN_WORDS = {
-    "destroyed": "destroyed (--keep-key keeps it, to draw more of the same measurement)",
+    "destroyed": "destroyed (a run with --keep-key keeps it, to draw the rest of its measurements later)",
     "kept": "kept in clear; opendas forget-key destroys it",
 }
 
@@ -515,10 +517,19 @@ def next_steps(answer: Mapping[str, Any]) -> str:
             f"  report       {out}/release/report.html",
             f"  certificate  {out}/release/certificate.json",
             f"  check it     opendas verify {out}",
-            f"  publish      {out}/release only, never {out}/confidential",
-            f"  key          {_KEY_IN_WORDS.get(str(answer['key']), answer['key'])}",
+            f"  publish      {_what_to_publish(both)}",
+            f"  key          {_KEY_IN_WORDS.get(str(answer['key']), answer['key'] or 'not stated')}",
         ]
     )
+
+
+def _what_to_publish(answers: Sequence[Mapping[str, Any]]) -> str:
+    out = answers[0]["out"]
+    stamps = {stamp for answer in answers for stamp in answer["stamps"] or ()}
+    if NOT_FOR_RELEASE in stamps:
+        return f"nothing: the release is stamped {NOT_FOR_RELEASE}"
+    first = "read in the report what the stamps mean; then " if stamps else ""
+    return f"{first}{out}/release only, never {out}/confidential"
 
 
 def _released(answer: Mapping[str, Any]) -> str:

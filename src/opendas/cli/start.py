@@ -263,8 +263,10 @@ def make_nation_command(
 def make_census_command(path: Path, pums: tuple[Path, ...], folder: Path, seed: int) -> None:
     """Generate synthetic persons and housing units, with run files for each census product.
 
-    ZIP is a state's official redistricting file of 2010 or 2020, whose blocks and counts are kept exactly.
-    Relationship, sex and age are simulated: no record describes, or estimates, a real person.
+    ZIP is a state's official redistricting file of 2010 or 2020. The people and housing units of each block
+    are kept exactly. Occupied units are kept, too, except in blocks where the file has fewer people in
+    households than occupied units, or such people and no occupied unit. Relationship, sex and age are
+    simulated: no record describes, or estimates, a real person.
 
     Example: opendas make-census ri2010.pl.zip --to made-ri
     """
@@ -279,8 +281,8 @@ def make_census_command(path: Path, pums: tuple[Path, ...], folder: Path, seed: 
     )
     if made.adjusted:
         message(
-            f"in {made.adjusted:,} blocks households are not the occupied units of the file, which has fewer "
-            "people than occupied units there, or people and none"
+            f"in {made.adjusted:,} blocks the number of households differs from the file's occupied units: "
+            "the file has fewer people in households than occupied units there, or such people and none"
         )
     click.echo("\nNext, try\n" + "\n".join(f"  opendas plan {run}" for run in made.runs))
 

@@ -122,8 +122,8 @@ def tune_command(
     """Find the least loss that meets accuracy targets, or a better plan of the same loss.
 
     With --targets, the input of the run file must be public stand-in data, for instance those of the last
-    census: a plan tuned on confidential data would reveal something about them. With --same-loss no input is
-    read, unless --source says that it is public.
+    census: a plan tuned on confidential data would reveal something about them. With --same-loss no record
+    is read, unless --source says that the input is public, or --read-records is given.
 
     Example: opendas tune run.toml --targets targets.toml --source "2010 Census, P.L. 94-171" --to plan.toml;
     opendas tune run.toml --same-loss --improve block --may-worsen state --to plan.toml

@@ -229,7 +229,7 @@ def _warnings(subject: Subject, asked: Budget, budget: Budget) -> Iterator[str]:
         if asked.geolevels != budget.geolevels:
             yield (
                 "The estimator of the run, block-by-block, gives all budget to the leaves, whatever the "
-                "shares of geolevels are. The answers are those of that."
+                "shares of geolevels are. The answers are for that budget."
             )
         return
     pairs = [(level, query) for level in subject.levels for query in subject.queries]

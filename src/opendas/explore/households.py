@@ -170,9 +170,8 @@ def _states(text: str, name: str, problems: Problems) -> tuple[str, ...]:
     codes = text.replace(",", " ").split()
     unknown = [code[:12] for code in codes if code not in STATE_CODES]
     if not codes or unknown:
-        problems.add(
-            name, f"No state has the code {', '.join(unknown) or 'given'}. Write two-digit codes, or all."
-        )
+        wrong = f"No state has the code {', '.join(unknown)}." if unknown else "No state is given."
+        problems.add(name, f"{wrong} Write two-digit codes, or all.")
     if PUERTO_RICO in codes and len(set(codes)) > 1:
         problems.add(name, f"Puerto Rico ({PUERTO_RICO}) is a run of its own: write it alone.")
     return tuple(sorted(set(codes)))

@@ -117,7 +117,7 @@ def read_link(text: str) -> dict[str, Any]:
 def state_document(document: object) -> dict[str, Any]:
     """Check that plain data are a state of this version."""
     if not isinstance(document, dict) or "opendas-explore" not in document:
-        raise ConfigError("This is no state of opendas explore.")
+        raise ConfigError("This is not a state that opendas explore wrote.")
     if document["opendas-explore"] != FORMAT:
         raise ConfigError("The state was written by another version of opendas explore.")
     return document

@@ -260,6 +260,11 @@ def _noise(budget: Budget, level: str, multiples: Iterable[Fraction]) -> dict[Pa
     }
 
 
+_RECORDS_ALLOWED: Final = (
+    " --read-records allowed the program to open the confidential records for the frame."
+)
+
+
 class RunSubject(Subject):
     """The product and the spine of a run file, read as ``opendas plan`` reads them."""
 
@@ -275,7 +280,8 @@ class RunSubject(Subject):
         super().__init__(
             "run",
             run.path.name,
-            f"From the run file {run.path.name}: what opendas plan reads, and no count.",
+            f"The product, geography and budget of the run file {run.path.name}."
+            + (_RECORDS_ALLOWED if run.resolved.reader.plan_from_records else ""),
             run.product,
             {level.name: len(level) for level in spine.levels},
             {run.product.workload.canonical(query): spine.names[place] for query, place in held.items()},
