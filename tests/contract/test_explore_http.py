@@ -148,7 +148,9 @@ def test_a_link_brings_the_same_state_back(client: Client) -> None:
 def test_a_damaged_link_is_said_and_the_page_starts_anew(client: Client, text: str) -> None:
     page = client.get("/budget", params={"s": text})
     assert page.status_code == 422
-    assert re.search(r'role="alert">(The link is damaged|This is no state)', page.text)
+    assert re.search(
+        r'role="alert">(The link is damaged|This is not a state that opendas explore wrote)', page.text
+    )
 
 
 def test_a_state_of_another_product_is_refused_where_it_was_pasted(client: Client) -> None:

@@ -282,7 +282,8 @@ def make_census_command(path: Path, pums: tuple[Path, ...], folder: Path, seed: 
     if made.adjusted:
         message(
             f"in {made.adjusted:,} blocks the number of households differs from the file's occupied units: "
-            "the file has fewer people in households than occupied units there, or such people and none"
+            "the file has fewer people in households than occupied units there, or such people and no "
+            "occupied unit"
         )
     click.echo("\nNext, try\n" + "\n".join(f"  opendas plan {run}" for run in made.runs))
 
