@@ -303,7 +303,7 @@ def test_one_release_that_was_evaluated_is_published_and_says_so(tmp_path: Path,
     published = json.loads((tmp_path / "web" / "certificate.json").read_bytes())
     assert published["stamps"] == []
     assert published["account"]["readings"] == 1
-    assert "1 time that the confidential data were read" in published["scope"]
+    assert "the confidential data were read 1 time without noise" in published["scope"]
 
 
 def test_a_signed_certificate_that_the_account_has_left_behind_is_signed_again(
