@@ -316,7 +316,8 @@ def test_totals_that_the_measurements_contradict(made: Path, tmp_path: Path, cap
     changed(nmf, "State", "Constraint", other_totals)
     asked = ["interval", str(nmf), "--query", "sex * hispanic", "--geolevel", "county"]
     assert guarded(cli, asked) == 3
-    assert "and the exact total of it and the other parts of its area together differ" in capsys.readouterr().err
+    said = "and the exact total of it and the other parts of its area together differ"
+    assert said in capsys.readouterr().err
     totals.write_text(f"GEOID,P0010001\n44,{sum(MADE.people) + 500}\n")
     shutil.rmtree(nmf / "State.parquet" / "Constraint")
     asked = [nmf, "--totals", totals, "--tie", made / "pl94", "--to", tmp_path / "out"]

@@ -337,7 +337,7 @@ def test_a_folder_that_is_not_there_is_made_and_one_that_cannot_be_is_told(tmp_p
     write_shared(tmp_path / "new" / "x.part", b"x")
     for gone in ("gone/new", "file"):
         (tmp_path / "file").write_text("")
-        with pytest.raises(EnvironmentFailure, match="every executor"):
+        with pytest.raises(EnvironmentFailure, match="Every executor"):
             write_shared(tmp_path / gone / "x.part", b"x")
     assert not (tmp_path / "gone").exists()
 
