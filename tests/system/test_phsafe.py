@@ -224,7 +224,7 @@ def test_private_and_non_private_output_never_meet(case: Case, capsys: Capture) 
     before = case.tables()
     assert case("--mode", "non-private") == 2
     assert case(out=other) == 2
-    assert "needs its own folder" in capsys.readouterr().err
+    assert "needs a folder of its own" in capsys.readouterr().err
     assert case.tables() == before
 
 
