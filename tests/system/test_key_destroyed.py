@@ -162,7 +162,7 @@ def test_measurements_alone_need_no_key_any_more(keep: bool, tmp_path: Path, cap
     assert keys(out) == (["mini.key"] if keep else [])
     if not keep:
         assert command("run", run, "--out", out, "--resume") == 4
-        assert "opendas estimate goes on" in capsys.readouterr().err
+        assert "opendas estimate continues" in capsys.readouterr().err
     (tmp_path / "counts.csv").unlink()
     assert command("estimate", run, "--out", out) == 0
     assert keys(out) == (["mini.key"] if keep else []), "estimating touches no key"

@@ -119,5 +119,5 @@ def test_targets_that_speak_of_no_area_are_refused(folder: Path) -> None:
     (folder / "targets.toml").write_text(TARGETS.split("\n\n")[0] + "\npopulation = [1000000]\n")
     result = call(folder, "--source", "synthetic data", "--to", str(folder / "plan.toml"))
     assert isinstance(result.exception, ConfigError)
-    assert "no area that any of them speaks of" in str(result.exception)
+    assert "no area has a population in their range" in str(result.exception)
     assert not (folder / "plan.toml").exists()

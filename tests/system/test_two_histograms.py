@@ -244,7 +244,7 @@ def test_a_run_is_not_repeated(world: Path) -> None:
     before = files_of(world / "out")
     code, text = command("run", world / "run.toml", "--out", world / "out", "--seed", 1)
     assert code == 2
-    assert f"{FIRST} was run in" in " ".join(text.split())
+    assert f"holds a run of {FIRST} already" in " ".join(text.split())
     code, text = command("run", world / "run.toml", "--out", world / "out", "--seed", 1, "--resume")
     assert code == 0, text
     assert files_of(world / "out") == before

@@ -162,7 +162,7 @@ def test_a_failed_run_says_why(tmp_path: Path, log: RunLog) -> None:
     assert row.state == "failed"
     assert row.error is not None
     assert row.error.startswith("InfeasibleFamily: Family 44007")
-    assert row.advice.startswith("put right what it says")
+    assert row.advice.startswith("correct what the error says")
     assert "--resume" in row.advice
 
 

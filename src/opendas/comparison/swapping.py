@@ -97,8 +97,9 @@ def read_households(spec: ReaderSpec, frame: Frame, column: str) -> Households:
     """
     if spec.reader != "records" or spec.contribution is not None or spec.other_leaf is not None:
         raise ConfigError(
-            'swapping takes records of persons with the number of their household: reader = "records", '
-            "without at_most and other_leaf. opendas make-census makes such records."
+            "swapping reads one record a person, with a column that identifies the person's household. Set "
+            'reader = "records" in [input], without unit_id, at_most and other_leaf. opendas make-census '
+            "writes such records."
         )
     layout = LongForm.of(spec, hierarchy(spec).width, counted=False)
     leaves, cells, numbers = [], [], []

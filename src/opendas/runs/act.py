@@ -118,8 +118,8 @@ class Act(Generic[O]):
         """Refuse to find an earlier attempt, unless it is to be resumed."""
         if self.earlier is not None and not self.options.resume:
             raise ConfigError(
-                f"{self.product} was run in {self.space.out} already. With --resume the same command "
-                "finishes it or returns its result, and spends nothing. "
+                f"{self.space.out} holds a run of {self.product} already. With --resume, the command that "
+                "started it finishes it or returns its result, and spends nothing. "
                 f"{left_out(self.space.out, self.earlier)}A run in another output folder spends its budget "
                 "again."
             )
@@ -320,9 +320,9 @@ class Act(Generic[O]):
         differing = () if self.earlier is None else self.earlier.differing(now)
         if differing:
             raise PrivacyError(
-                f"the run of {self.product} in this folder was started with another "
-                f"{' and another '.join(differing)}: it cannot be resumed with this one. "
-                "A new run in a new folder is charged in full."
+                f"this command cannot resume the run of {self.product} in this folder: the two differ in "
+                f"{' and in '.join(differing)}. To resume that run, make them the same. A new run in a new "
+                "folder is charged in full."
             )
 
     def _refuse_second_act(self) -> None:
@@ -360,10 +360,14 @@ def left_out(out: Path, state: RunState) -> str:
     """Say how the measurements that a run left out can still be had; nothing where it left none out."""
     if state.known.get("measurements") != "used":
         return ""
-    stored = (out / "confidential" / "keys" / f"{state.product}.key").exists()
     custody = state.known.get("key")
+    stored = (out / "confidential" / "keys" / f"{state.product}.key").exists()
+    # A run that died at its end has its key until the next command destroys it.
+    stored = stored and (state.ending is None or custody != KeyCustody.DESTROYED)
     if stored or state.seed is not None or custody == KeyCustody.ELSEWHERE:
-        source = "" if stored else " --key-command COMMAND" if state.seed is None else f" --seed {state.seed}"
+        source = " --key-command COMMAND" if state.seed is None else f" --seed {state.seed}"
+        if stored:
+            source = " --ask-passphrase" if custody == KeyCustody.SEALED else ""
         return (
             f"opendas measure RUN.toml --out {out} --resume{source} writes the measurements that it left "
             "out, with the same noise and no further charge. "

@@ -134,7 +134,7 @@ def allocate_run(
     """
     if after_least_squares:
         if (mse, prior, stand_in, source, ledger) != (None,) * 5:
-            raise ConfigError("after_least_squares uses no counts: give only total and weights with it.")
+            raise ConfigError("after_least_squares takes only total and weights beside it.")
         return _after_least_squares(run, total, weights or {})
     resolved = run.resolved
     pairs = public_pairs(run)
@@ -145,7 +145,7 @@ def allocate_run(
         if not source or not source.strip():
             raise ConfigError(
                 "source: say where these counts come from (--source). An allocation is published with the "
-                "release, so that it may depend on public counts only, and readers should know on which."
+                "release: it may depend on public counts only, and readers should know on which."
             )
         source = checked_line(source, "source")
         if stand_in is not None or ledger is not None:
@@ -193,7 +193,7 @@ def _after_least_squares(run: Run, total: Number | None, weights: Mapping[str, f
     found = allocate_queries_after_least_squares(
         run.product,
         _whole_spine(run),
-        _total(run) if total is None else total,
+        _total(run, "") if total is None else total,
         targets,
         measured=measured,
         neighbours=resolved.neighbours,
@@ -216,8 +216,9 @@ def public_pairs(run: Run) -> tuple[Pair, ...]:
     bound = run.resolved.reader.contribution
     if bound is not None and bound.at_most > 1:
         raise ConfigError(
-            "[input] unit_id: a budget is allocated for units of one record. Leave unit_id and at_most out "
-            "meanwhile; without distinct the noise has the same shape with them."
+            "[input] unit_id: opendas allocate works for units of one record only. Leave out unit_id and "
+            "at_most for this command. Unless the run file has distinct, the noise has the same shape with "
+            "them as without."
         )
     spine = _whole_spine(run)
     product = run.product
@@ -287,7 +288,7 @@ def _query_names(run: Run, geolevel: str) -> Sequence[str]:
     return [name for name in product.query_names if name in wanted]
 
 
-def _total(run: Run) -> Number:
+def _total(run: Run, other: str = ", or --mse") -> Number:
     spec = run.resolved.budget
     name = run.resolved.mechanism.loss_name
     given = spec.rho if name == "rho" else spec.epsilon
@@ -295,7 +296,7 @@ def _total(run: Run) -> Number:
         return given
     if spec.preset is not None and name == "rho":
         return preset(spec.preset).rho
-    raise ConfigError(f"[budget] has no {name}: give --total, or --mse.")
+    raise ConfigError(f"[budget] has no {name}: give --total{other}.")
 
 
 def _delta(run: Run) -> Fraction:
@@ -321,7 +322,7 @@ def _stand_in_levels(run: Run, stand_in: Run | None) -> tuple[Level, ...]:
     if own & other:
         raise PrivacyError(
             "the stand-in reads the input of the run itself: an allocation computed from the counts that it "
-            "protects gives something of them away. Use public data, or the numbers of nodes alone."
+            "protects would reveal something about them. Use public data, or leave out --stand-in."
         )
     if run.product.schema != stand_in.product.schema:
         raise ConfigError(
@@ -342,7 +343,7 @@ def _with_counts(pairs: Sequence[Pair], levels: Sequence[Level]) -> tuple[Pair, 
                 f"{nearest(level.name, names)}"
             )
     if not any(level.name in names for level in levels):
-        raise DataError("the prior has counts of no geolevel and query group of this run.")
+        raise DataError("none of the given counts is of a geolevel and query group of this run.")
     return tuple(_filled(pair, {level.name: level for level in levels}) for pair in pairs)
 
 

@@ -205,7 +205,8 @@ class Release(IntervalEstimates):
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not (self.folder / "certificate.json").is_file():
-            raise ConfigError(f"{self.path} holds no finished release: there is no release/certificate.json.")
+            missing = self.folder / "certificate.json"
+            raise ConfigError(f"{self.path} holds no finished release: there is no {missing}.")
 
     def __repr__(self) -> str:
         return f"Release({', '.join(self.products)} in {self.path.name!r})"
@@ -345,9 +346,15 @@ class Release(IntervalEstimates):
 
     def mdf(self, name: str | None = None) -> Table:
         """Return the microdata of a product."""
-        files = sorted(self._files[self.product_name(name)].mdf.glob("*.parquet"))
+        product = self.product_name(name)
+        folder = self._files[product].mdf
+        files = sorted(folder.glob("*.parquet"))
+        if not files and not folder.is_dir():
+            raise ConfigError(f"the release holds no microdata of {product}.")
         if not files:
-            raise ConfigError("the microdata are in the pipe layout; read them with your own tools.")
+            raise ConfigError(
+                f"the microdata of {product} are in the pipe layout; read the text files in {folder}."
+            )
         from pyarrow.dataset import dataset
 
         return Table(dataset([str(file) for file in files], format="parquet"))
@@ -403,7 +410,7 @@ class Release(IntervalEstimates):
         if points is None:
             raise ConfigError(
                 "geometry=True takes points from the geographic header of a redistricting file, and this "
-                "release was made from another input: give a file of shapes."
+                "release holds none: give a file of shapes."
             )
         known: dict[str, tuple[float, float]] = {}
         for geolevel in geolevels:

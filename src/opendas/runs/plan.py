@@ -39,14 +39,22 @@ from opendas.runs.prepare import MOST_RECORDS, check_without_records
 from opendas.runs.progress.processes import available_memory_mb
 from opendas.runs.simulated.forecast import Forecast, forecast_run, measure_small_run
 from opendas.runs.simulated.sparse import sparse_warning
-from opendas.runs.simulated.trial import ONE_DRAW, OtherEstimator, Trial, Tried, other_estimator
+from opendas.runs.simulated.trial import (
+    ONE_DRAW,
+    OtherEstimator,
+    Trial,
+    Tried,
+    estimator_beside,
+    other_estimator,
+)
 from opendas.topdown.model import WHOLE_TREE
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SKIPPED = (
-    "no other estimator was tried on so many cells: the table is too sparse, and takes another plan first"
+    "no other estimator was tried: the table is too sparse at this budget, as a warning says, and a trial "
+    "on so many cells can take minutes. Change the plan first"
 )
 """What is said in place of what another estimator gives."""
 
@@ -108,7 +116,8 @@ class PlanTable:
         records = RECORDS * len(self.run.frame) if self.records is None else self.records
         sparse = sparse_warning(self.run, records)
         # A table of many cells that is too sparse needs another plan first: a trial may take minutes.
-        skipped = sparse is not None and self.run.product.schema.size > ONE_DRAW
+        has_other = estimator_beside(self.run) is not None
+        skipped = has_other and sparse is not None and self.run.product.schema.size > ONE_DRAW
         other = SKIPPED if skipped else other_estimator(self.run, self.records)
         return {
             **_loss(budget, budget.total),
@@ -225,9 +234,9 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
         )
     if plan.product.schema.size > MOST_CELLS and run.resolved.estimator != "block-by-block":
         yield (
-            f"expected errors by estimator are not computed for {plan.product.schema.size:,} cells: at most "
-            f"{MOST_CELLS:,}. Those of least squares are, for the total and query groups of at most "
-            f"{MOST_ROWS} rows, each from what all measurements say about its margin."
+            f"expected errors by estimator are computed for at most {MOST_CELLS:,} cells, and this product "
+            f"has {plan.product.schema.size:,}. The plan gives expected errors of least squares instead, for the "
+            f"total and for query groups of at most {MOST_ROWS} rows."
         )
     fixed = [
         (plan.spine.names[level], query)
@@ -261,8 +270,9 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
     if domain.from_records:
         yield (
             f"read from the records, and hence published exactly: {', '.join(domain.from_records)}. The "
-            f"release is stamped {DOMAIN_FROM_RECORDS}, and verify fails it. Give code book and public list, "
-            "or find them with opendas init table --rho."
+            f"release is stamped {DOMAIN_FROM_RECORDS}, and opendas verify fails it without "
+            "--allow-domain-from-records. Give a code book and a public list, or find them with opendas init "
+            "table --rho."
         )
     for found in domain.discoveries:
         rho = format_fraction(found.loss(plan.budget.neighbours))
@@ -277,7 +287,10 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
             "secret key refuses the tie."
         )
     if run.resolved.failsafe:
-        yield "the failsafe is on: an infeasible family relaxes its parent, and the report says so."
+        yield (
+            "the failsafe is on: a family whose constraints contradict each other need not add up to its "
+            "parent, and the report names it."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +349,7 @@ def _spine_warnings(run: Run, summary: SpineSummary) -> Iterator[str]:
         if level.single_child_parents and run.resolved.recipe.bypass is None:
             parents = plural("geounit", level.single_child_parents)
             yield (
-                f"{parents} of {level.geolevel!r} with one child: asking twice is of no use. "
+                f"{parents} of {level.geolevel!r} with one child: both are asked the same questions. "
                 'The step { step = "bypass" } gives the child\'s share to its parent.'
             )
     chosen = run.resolved.recipe.entities or ()
@@ -344,12 +357,12 @@ def _spine_warnings(run: Run, summary: SpineSummary) -> Iterator[str]:
     for category in chosen:
         if category not in found:
             yield (
-                f"no leaf of the input lies in an area of {category!r}: the spine is built around none. "
+                f"no leaf of the frame lies in an area of {category!r}: the spine is not built around any. "
                 "Block assignment files bring areas: [geography] block_assignment."
             )
     for entity in summary.entities:
         if entity.category in chosen and entity.mean_distance > entity.standard_mean:
             yield (
-                f"the spine brings {entity.category!r} no closer: mean distance {entity.mean_distance:.1f}, "
-                f"{entity.standard_mean:.1f} from the official levels."
+                f"{entity.category!r} is farther from this spine than from the official levels: mean "
+                f"distance {entity.mean_distance:.1f} instead of {entity.standard_mean:.1f}."
             )

@@ -223,7 +223,7 @@ def with_prior_table(run: Run, constraints: ConstraintTable) -> ConstraintTable:
     )
     if sha256_file(written.prior.path) != prior.sha256:
         raise ConfigError(
-            f"[prior] path: {written.prior.path} was changed while this run began. Start again."
+            f"[prior] path: {written.prior.path} was changed after the run file was loaded. Start again."
         )
     return constraints.with_prior(prior.name, query, counts.take(spine.leaf_order))
 

@@ -143,9 +143,10 @@ def publish_release(
         partial = _partial(name)
         folder.put(release / name, partial)
         if folder.sha256(partial) != wanted[name]:
+            unfinished = f"{CERTIFICATE} is not there, so that nobody takes the rest for a release. "
             raise EnvironmentFailure(
                 f"{folder.address}/{name}: the file system gave back other bytes than it was given. "
-                f"{CERTIFICATE} is not there, so that nobody takes the rest for a release. Try again."
+                f"{unfinished if CERTIFICATE in missing else ''}Try again."
             )
         folder.rename(partial, name)
     for name in folder.names().keys() - wanted.keys():

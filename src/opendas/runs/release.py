@@ -243,8 +243,9 @@ def _begin(space: Workspace, run: Run, command: str, options: RunOptions) -> Ite
     """Begin an attempt, and complete what a death at the end of an earlier one left undone."""
     if run.resolved.own_estimator is not None:
         raise ConfigError(
-            f"estimator {run.resolved.estimator}: no release is made with an object, which others do not "
-            "have to derive it again. Install it as a package with an entry point, or use od.experiment."
+            f"estimator {run.resolved.estimator}: no release is made with an estimator object, because "
+            "others do not have the object and could not derive the release again. Install it as a package with an "
+            "entry point, or use od.experiment."
         )
     with open_act(space, run.product.name, command, options, options.workers) as act:
         act.finish_ending(partial(_issue, space))
@@ -257,8 +258,8 @@ def _backend(act: Act[RunOptions], run: Run, *, estimates: bool = True) -> Abstr
     no_subtrees = run.resolved.estimator == "block-by-block" or len(run.resolved.levels) < 2
     if options.engine == "spark" and no_subtrees:
         raise ConfigError(
-            "engine spark deals subtrees out, and there are none with one geolevel or with the estimator "
-            "block-by-block; leave out --engine."
+            "engine spark distributes subtrees, and a run with one geolevel or with the estimator "
+            "block-by-block has none; leave out --engine."
         )
     if options.engine == "local":
         return LocalBackend(options.workers, warm=estimates and not act.is_finished)
@@ -281,7 +282,9 @@ def _check_wanted(act: Act[RunOptions], run: Run) -> None:
     """Refuse to return a finished run as if it had the measurements or microdata that are asked for."""
     if act.options.measurements == "full" and act.known.get("measurements") != "full":
         rest = "" if act.earlier is None else left_out(act.space.out, act.earlier)
-        raise ConfigError(f"{act.product} was finished with the measurements that estimation used. {rest}")
+        raise ConfigError(
+            f"{act.product} was finished with only the measurements that its estimate used. {rest}".rstrip()
+        )
     folder = act.space.release / "mdf" / run.product.layout
     if act.options.mdf_format == "pipe" and any(folder.glob("*.parquet")):
         raise ConfigError(

@@ -85,7 +85,10 @@ def folder_status(out: Path, now: Callable[[], float] = time.time) -> tuple[RunS
         )
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise EnvironmentFailure(f"{out} cannot be read: {reason}. Ask as the user who runs it.") from error
+        closed = (
+            " Use the account of the user who started the run." if isinstance(error, PermissionError) else ""
+        )
+        raise EnvironmentFailure(f"{out} cannot be read: {reason}.{closed}") from error
 
 
 def _find_files(out: Path) -> dict[str, tuple[Path | None, Path | None]]:
@@ -265,15 +268,15 @@ def _advice(life: str, phase: str, log: LogFile) -> str:
     if life == "unknown" and phase != "damaged":
         host = log.attempt[0].get("host") if log.attempt else None
         if host is not None:
-            return f"it was started on the machine {host}: ask there whether it is still at work"
-        return "" if phase in ("finished", "measured") else "no log says whether a process is at work"
+            return f"it was started on the machine {host}: look there whether it is still running"
+        return "" if phase in ("finished", "measured") else "no log says whether it is still running"
     if life not in ("stopped", "failed"):
         return ""
+    first = "correct what the error says; then " if life == "failed" else ""
     if phase == "preparing":
-        return "nothing was spent: start it again"
+        return f"nothing was spent: {first}start it again"
     if phase == "damaged":
         return "the run cannot be resumed; a new run in a new folder is charged in full"
     command = _command(log) or "run"
     files = "CONFIG.json DATA OUT" if command == "phsafe" else "RUN.toml --out OUT"
-    first = "put right what it says; then " if life == "failed" else ""
     return f"{first}the same command with --resume finishes it: opendas {command} {files} --resume"

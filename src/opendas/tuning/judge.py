@@ -95,7 +95,8 @@ class Judge:
                 return False
             if not any(tally.units for tally in found):
                 raise ConfigError(
-                    "targets: the data have no area that any of them speaks of. See their population."
+                    "targets: at the geolevels that they name, no area has a population in their range. "
+                    "Check geolevel and population of each."
                 )
             sums = [total + tally for total, tally in zip(sums, found, strict=True)]
             done += 1

@@ -21,6 +21,7 @@ from opendas.custody.run_key import RunKey
 from opendas.engines.truth import input_tag
 from opendas.errors import ConfigError, PrivacyError
 from opendas.readers.input.spec import InputData
+from opendas.report.views import plural
 from opendas.runs.context.workspace import book_in, read_state
 
 _TEXTS = (".csv", ".txt", ".psv")
@@ -177,15 +178,17 @@ def check_choice(out: Path, *, allowed: bool) -> bool:
     found = selection_of(ledger.lines(), run_ids(out).values())
     if found.possible and not allowed:
         why = (
-            f"its plan was made after the data themselves were read for one ({found.plans} times)"
+            "its plan may have been chosen by the confidential data, which were read for a plan "
+            f"({plural('time', found.plans)}) before it was measured"
             if found.plans
-            else f"releases of this data set were compared with the data {found.evaluations} times, and "
-            f"{found.candidates} others stand unpublished beside it"
+            else "releases of this data set were compared with the confidential data "
+            f"({plural('time', found.evaluations)}), and {plural('other run', found.candidates)} of it "
+            "stayed unpublished"
         )
         raise PrivacyError(
-            f"{out} is not published: {why}. A choice by the truth is no post-processing, and no loss that "
-            "was charged covers it. Publish one that was not chosen so, or state the choice with "
-            "--chosen-with-truth: the certificate is then stamped."
+            f"{out} is not published: {why}. A choice by the confidential data is no post-processing, and "
+            "no loss that was charged covers it. Publish a release that was not chosen in this way, or state the "
+            "choice with --chosen-with-truth: the certificate is then stamped."
         )
     return found.possible
 

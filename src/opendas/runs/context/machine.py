@@ -80,12 +80,15 @@ def check_cells(product: Product) -> None:
     while len(kept) > 1 and (_cells(kept) * CELL_MB > room or _cells(kept) > TIMED_CELLS):
         kept.pop()
     names = [each.name for each in product.schema.attributes if each in kept]
+    fits = (
+        f"A product of the attributes {', '.join(names)} fits here: {_cells(kept):,} cells, about "
+        f"{size_text(_cells(kept) * CELL_MB)}; opendas plan predicts its time. Or join levels"
+    )
+    nearest = fits if _cells(kept) * CELL_MB <= room and _cells(kept) <= TIMED_CELLS else "Join levels"
     raise EnvironmentFailure(
         f"product {product.name!r} has {cells:,} cells, and a run holds arrays as long as all of them: about "
-        f"{size_text(cells * CELL_MB)}, where {size_text(room)} of memory are available. Nothing was read or "
-        f"drawn. The nearest that fits here, and whose time opendas plan predicts, are the {len(names)} "
-        f"attributes {', '.join(names)}: {_cells(kept):,} cells, about "
-        f"{size_text(_cells(kept) * CELL_MB)}. Or join levels, or make two releases of fewer attributes each."
+        f"{size_text(cells * CELL_MB)}, where {size_text(room)} of memory are available. Nothing was drawn. "
+        f"{nearest}, or make two releases of fewer attributes each."
     )
 
 
@@ -105,7 +108,9 @@ def _cores() -> Finding:
 
     usable = cores()
     if usable >= 2:
-        return Finding("cores", "ok", f"{usable} usable; a run uses two unless --workers says otherwise")
+        return Finding(
+            "cores", "ok", f"{usable} usable; a run uses at most two unless --workers says otherwise"
+        )
     return Finding("cores", "note", "1 usable", "a run works, on one core; expect twice the time")
 
 
@@ -137,7 +142,7 @@ def _permissions(folder: Path) -> Finding:
             mode = stat.S_IMODE(private.stat().st_mode)
     except OSError:
         advice = "work in a folder of your own, or give --out elsewhere"
-        return Finding("permissions", "problem", f"cannot write in {folder}", advice)
+        return Finding("permissions", "problem", f"cannot make a private folder in {folder}", advice)
     if mode != 0o700:
         advice = "this file system keeps no permissions; put OUT on one that does"
         return Finding("permissions", "problem", "confidential folders stay readable for others here", advice)
@@ -221,7 +226,7 @@ def _spark() -> Iterator[Finding]:
     yield _extra("pyspark", "spark", "no --engine spark")
     found = java_program()
     if found is None:
-        advice = "install Java 17 or later, or set JAVA_HOME, to have --engine spark"
+        advice = "install Java 17 or later, or set JAVA_HOME, to use --engine spark"
         yield Finding("java", "note", "not found; only --engine spark needs it", advice)
     else:
         yield Finding("java", "ok", f"found at {found}; only --engine spark needs it")

@@ -443,10 +443,15 @@ def released_run(released: ReleasedProduct) -> Run:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"run/{path.name} is missing or no text. Restore it from the release.") from error
+        raise FormatError(
+            f"run/{path.name} cannot be read as text. Restore it from a copy of the release."
+        ) from error
     run = Run(path, read_released(text, released.product))
     if released_toml(run.resolved, run.budget) != text:
-        raise FormatError(f"run/{path.name} was changed: it is not the text of the plan that it describes.")
+        raise FormatError(
+            f"run/{path.name} is not the text that this version writes for the plan in it: it was changed, "
+            "or another version wrote it."
+        )
     return run.on_frame(released.frame, released.spine)
 
 
@@ -498,7 +503,7 @@ def _memory_table(name: str, table: Any) -> MemoryTable:
         return MemoryTable(name, table if isinstance(table, pa.Table) else pa.table(table))
     except (TypeError, ValueError, OverflowError, pa.ArrowException):
         raise ConfigError(  # without the cause, which may quote a value
-            f"{name}: a table must be a pandas, polars or pyarrow frame, or speak the Arrow stream "
+            f"{name}: a table must be a pandas, polars or pyarrow frame, or support the Arrow stream "
             "interface, with one name for each column, and text or numbers of 64 bits in it: no complex "
             "numbers, no objects."
         ) from None

@@ -42,6 +42,9 @@ from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
 _PHASES = ("started", "measured", "finished")
 _BOOK = "book.json"
 
+KEY_SECONDS = 300
+"""How long a key command may take."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunState:
@@ -74,7 +77,7 @@ class RunState:
     def differing(self, other: RunState) -> tuple[str, ...]:
         """Name what differs between two runs of one product, apart from identity and progress."""
         names = {
-            "version": "version",
+            "version": f"program version ({self.version} and {other.version})",
             "plan_digest": "plan",
             "estimation_digest": "estimation settings or provenance",
             "input_tag": "input",
@@ -97,8 +100,8 @@ def read_state(path: Path) -> RunState:
         return state
     except (ValueError, TypeError, RecursionError) as error:
         raise PrivacyError(
-            f"{path.name} of {path.parent.name} is damaged: the run cannot be resumed. "
-            "A new run in a new folder is charged in full."
+            f"{path.name} of {path.parent.name} is damaged, or another version of OpenDAS wrote it: the run "
+            "cannot be resumed. A new run in a new folder is charged in full."
         ) from error
 
 
@@ -154,8 +157,8 @@ class Workspace:
         """Return the book of this folder, given now or at an earlier run."""
         if given is not None and self.own_ledger.is_file() and self.own_ledger.stat().st_size:
             raise ConfigError(
-                f"--ledger {given.path}: the acts of {self.out} are in the folder's own ledger; what it "
-                "released stays there. Choose a new output folder for runs on a book."
+                f"--ledger {given.path}: the acts of {self.out} are in the folder's own ledger, and cannot "
+                "be moved to a book. Choose a new output folder for runs on a book."
             )
         noted = book_in(self.state, given)
         if noted is not None and given is not None:
@@ -303,8 +306,9 @@ class Workspace:
             return "A key command gave it: give the same one with --key-command."
         if custody in (KeyCustody.KEPT, KeyCustody.SEALED):
             return (
-                f"It was kept in {path}, and is there no more (lost, or destroyed with forget-key). If you "
-                "have no copy of it, a new run in a new folder is charged in full."
+                f"It was kept in {path}, and is no longer there: it was moved, lost, or destroyed with "
+                "opendas forget-key. If you have a copy, put it back. Without one only a new run in a new "
+                "folder is left, which is charged in full."
             )
         return (
             "If a key command gave it, give the same one with --key-command. If the key was lost, or "
@@ -320,7 +324,7 @@ class Workspace:
             if state.phase == "measured":
                 raise PrivacyError(
                     f"the measurements of {state.product} are complete, and its key is not in this folder. "
-                    "opendas estimate goes on from the measurements, without key or input."
+                    "opendas estimate continues from the measurements, without key or input."
                 )
             raise PrivacyError(
                 f"the key of {state.product} is not in this folder, and its run cannot be resumed "
@@ -329,8 +333,9 @@ class Workspace:
         key = key_from_command(command) if command is not None else RunKey.load(path, passphrase)
         if key.commitment() != state.key_commitment:
             raise PrivacyError(
-                f"the key of {state.product} is not the one its run started with: resuming would draw new "
-                "noise. A new run in a new folder is charged in full."
+                f"the key of {state.product} is not the one that its run started with: resuming would draw "
+                "new noise. Give the key that the run started with. A new run in a new folder is charged in "
+                "full."
             )
         return key
 
@@ -356,10 +361,8 @@ def refuse_foreign(out: Path) -> None:
     found = {path.name for path in out.iterdir() if not path.name.startswith(".")}
     if found and not (found <= ours and "state" in found) and holds_files(out):
         other = sorted(found - ours)
-        raise ConfigError(
-            f"{out} holds {'other things, for instance ' + other[0] if other else 'no run of this program'}; "
-            "choose an empty or new folder with --out."
-        )
+        what = f"other things, for instance {other[0]}" if other else "files, but no folder state/ of a run"
+        raise ConfigError(f"{out} holds {what}; choose an empty or new folder with --out.")
 
 
 def check_custody(seed: int | None, command: str | None, passphrase: Passphrase | None) -> None:
@@ -392,8 +395,13 @@ def _close(out: Path, group_writable: bool) -> None:
         try:
             folder.set_mode(wanted)
         except OSError:
+            if wanted & ~mode:
+                raise PrivacyError(
+                    f"--group-writable: {out} cannot be opened to its group; choose another output folder, "
+                    "or let its owner run chmod g+w,o-w on it."
+                ) from None
             raise PrivacyError(
-                f"others may write into {out}, and could exchange the folder of keys; choose another output "
+                f"others may write into {out}, and could replace the folder of keys; choose another output "
                 "folder, or let its owner run chmod go-w on it."
             ) from None
 
@@ -418,8 +426,10 @@ def key_from_command(command: str) -> RunKey:
         words = shlex.split(command)
         if not words:
             raise ConfigError("--key-command is empty; give the command that prints the run key.")
-        done = subprocess.run(words, capture_output=True, check=False, timeout=300)
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        done = subprocess.run(words, capture_output=True, check=False, timeout=KEY_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise EnvironmentFailure(f"the key command did not end within {KEY_SECONDS} seconds.") from None
+    except (OSError, ValueError) as error:
         raise EnvironmentFailure(f"the key command could not be run ({type(error).__name__}).") from None
     if done.returncode != 0:
         raise EnvironmentFailure(f"the key command ended with status {done.returncode}.")
@@ -450,7 +460,10 @@ def book_in(state: Path, given: Book | None = None) -> Book | None:
         noted = json.loads(path.read_bytes())
         known_as, place = str(noted["key_commitment"]), Path(noted["path"])
     except (ValueError, KeyError, TypeError) as error:
-        raise PrivacyError(f"{path} is damaged: nobody can say which book this folder is in.") from error
+        raise PrivacyError(
+            f"{path} is damaged: it does not say in which book the acts of this folder are. Restore it from "
+            "a copy."
+        ) from error
     if given is not None:
         if given.terms.key_commitment != known_as:
             raise ConfigError(f"--ledger {given.path}: the acts of this folder are in another book, {place}.")
@@ -461,8 +474,8 @@ def book_in(state: Path, given: Book | None = None) -> Book | None:
         if book.terms.key_commitment == known_as:
             return book
     raise EnvironmentFailure(
-        f"the acts of this folder are in the book {place}, which is not there: put it back, or give its new "
-        "place with --ledger."
+        f"the acts of this folder are in a book that was at {place}, and is not there: put it back, or give "
+        "its new place with --ledger."
     )
 
 
@@ -500,8 +513,8 @@ def refuse_clear_keys(out: Path) -> None:
     ]
     if clear:
         raise PrivacyError(
-            f"{out} holds the key of {', '.join(clear)} in clear: with the release it gives the confidential "
-            "data away. Run opendas forget-key first, or give --allow-key."
+            f"{out} holds the key of {', '.join(clear)} in clear: anyone who has it and the release can "
+            "compute the confidential counts. Run opendas forget-key first, or give --allow-key."
         )
 
 

@@ -118,8 +118,8 @@ class Forecast:
             return f"all {size}, are written"
         return (
             f"of {size}, the run writes those that its estimate uses. opendas interval needs them all: "
-            "opendas run --measurements full writes them, and opendas measure --resume later, free of "
-            "budget, only while the key is kept (--keep-key)"
+            "opendas run --measurements full writes them. So does opendas measure --resume later, which "
+            "spends no budget and needs the key of the run (--keep-key)"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -254,15 +254,15 @@ def _assumptions(
         lines += [
             "the time is that of the estimate: a part of this tree was estimated on this machine just now, "
             "with synthetic counts; other work on the machine makes it longer",
-            "reading the input and writing the release come on top: they take as long as there are records",
+            "reading the input and writing the release come on top: their time grows with the records",
         ]
     elif not _measurable(plan.product):
         lines.append(
-            f"no time is predicted: a small run is made of products with at most {TIMED_CELLS:,} possible "
-            "cells, and with a tie where they have stages"
+            f"no time is predicted: that takes a product with at most {TIMED_CELLS:,} possible cells, and "
+            "with a tie if it is estimated in stages"
         )
     if plan.product.schema.size > MANY_CELLS:
-        few = "45 records a leaf; --records says how many there are" if records is None else f"{records:,.0f}"
+        few = "assumed are 45 a leaf; give --records" if records is None else f"{records:,.0f}"
         lines.append(f"a family's time and memory grow with its parent's records: {few}")
     lines.append(
         "memory and disk are those of synthetic states (45 persons or 20 housing units a leaf) in Parquet "
@@ -531,7 +531,7 @@ def check_families(plan: MeasurementPlan, records: float) -> None:
     fewer = int((memory - family.square) / (CHILD_CELL * family.cells))
     nearest = "Join levels of attributes, or make two releases of fewer attributes each"
     if fewer >= 2:
-        nearest = f"A geolevel between, so that no geounit has more than {fewer:,} children, fits here"
+        nearest = f"Add a geolevel between them, so that no geounit has more than {fewer:,} children"
     above, below = plan.spine.names[family.level - 1 : family.level + 1]
     raise EnvironmentFailure(
         f"query group {query.name} at geolevel {below}: the {family.children:,} children of one {above} are "

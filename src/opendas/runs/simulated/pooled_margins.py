@@ -32,7 +32,9 @@ _EXPECTED = (1e-9, 0.03, 0.1, 0.2, 0.35, 0.6, 1, 1.7, 3, 6, 12, 30, 80, 200, 500
 def check_pooled(frame: Frame, geolevel: str | None, of: object) -> None:
     """Refuse to pool what is no count of a leaf."""
     if geolevel != frame.leaf or of is not None:
-        raise ConfigError(f"pooled margins are of counts at geolevel {frame.leaf!r}, of whole cells.")
+        raise ConfigError(
+            f"pooled margins are of counts at geolevel {frame.leaf!r}, not of figures made of them."
+        )
 
 
 def pooled_margins(
@@ -53,7 +55,7 @@ def pooled_margins(
     """
     frame = replicated.frame
     if len(frame.geolevels) < 2:
-        raise ConfigError(f"pooled margins take a geolevel above {frame.leaf}, and there is none.")
+        raise ConfigError(f"pooled margins need a geolevel above {frame.leaf}, and the release has none.")
     table, leaves = product_table(replicated.product, query), replicated.grouping(frame.leaf)
     own = margins_of(replicated, query, frame.leaf, level)
     above = frame.grouping(frame.geolevels[-2])

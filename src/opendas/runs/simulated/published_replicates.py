@@ -134,8 +134,8 @@ def published_replicates(folder: Path, product: str, base: Path) -> tuple[Path, 
         )
     if len(found) < 2:
         raise ConfigError(
-            f"{folder}: {len(found)} replicates of {product}; expected files or folders whose names end in "
-            "1, 2, ..., in the layout of the microdata."
+            f"{folder}: {len(found)} replicates of {product}, and two or more are needed; expected files or "
+            "folders whose names end in 1, 2, ..., in the layout of the microdata."
         )
     return tuple(found[number] for number in sorted(found))
 
@@ -226,7 +226,7 @@ class PublishedMicrodata:
             If there is no run file to draw them with.
         """
         if self._run_file is None:
-            raise ConfigError(f"{self.path}: replicates are drawn with a run file; or give published ones.")
+            raise ConfigError(f"{self.path}: give a run file to draw replicates with, or published ones.")
         product = load(self._run_file, need_input=False).product.name
         return MicrodataBase(self.path.absolute(), self._run_file, product)
 
@@ -263,7 +263,10 @@ class PublishedMicrodata:
             here = own.path.absolute()
             known = [one.name for one in products_of(column_names(expand_paths(here, Path(), "PATH")[0]))]
             if not known or (product is not None and product not in known):
-                raise ConfigError(f"{self.path}: it counts {', '.join(known) or 'no product of the census'}.")
+                asked = "" if product is None else f", not of {product}"
+                raise ConfigError(
+                    f"{self.path} holds microdata of {', '.join(known) or 'no product of the census'}{asked}."
+                )
             return {
                 name: take_replicates(
                     CensusMicrodata(here, name), drawn, self.folder / f"{name}.parquet", progress
@@ -280,7 +283,7 @@ class PublishedMicrodata:
         if not files:
             raise ConfigError(
                 f"{self.path}: there are no replicates in {self.folder}: opendas replicates PATH --published "
-                "DIR reads published ones, and --run RUN.toml draws some."
+                "DIR reads published ones, and --run RUN.toml draws them."
             )
         reasons = []
         for path in files:

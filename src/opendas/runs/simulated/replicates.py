@@ -82,8 +82,8 @@ class Base:
                 return Base(folder, tie.product, None if folder is self.tied else self.tied)
         others = f"; that of {' and of '.join(map(str, named))} has other microdata" if named else ""
         raise ConfigError(
-            f"{run.product.name} is tied to a release of {tie.product}, and each replicate to one of that "
-            f"release{others}. Name it with --tied EARLIER."
+            f"{run.product.name} is tied to a release of {tie.product}, and each of its replicates to a "
+            f"replicate of that release{others}. Name that release with --tied EARLIER."
         )
 
 

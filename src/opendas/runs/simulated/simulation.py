@@ -31,8 +31,8 @@ def check_repeatable(run: Run) -> None:
     """Refuse a tied product: repeated under one tie it would not vary with what it is tied to."""
     if run.product.tie is not None:
         raise ConfigError(
-            f"{run.product.name} is tied to a release of {run.product.tie.product}, whose own error would be "
-            "missing from simulated runs: they would be too good. A run without [tie] can be repeated."
+            f"{run.product.name} is tied to a release of {run.product.tie.product}. Simulated runs would "
+            "lack the error of that release and look too accurate. A run without [tie] can be simulated."
         )
 
 

@@ -205,6 +205,13 @@ class OtherEstimator:
     leaves: int  # on which both were tried
 
 
+def estimator_beside(run: Run) -> str | None:
+    """Return the other estimator that a run of the user's own product can be tried with; None without one."""
+    if run.resolved.run_file is None or run.product.name in BUILT_IN_PRODUCTS:
+        return None
+    return {TOPDOWN: INFORMED, INFORMED: TOPDOWN}.get(run.resolved.estimator)
+
+
 def other_estimator(run: Run, records: float | None = None) -> OtherEstimator | str | None:
     """Try a run of the user's own product with the other estimator.
 
@@ -213,9 +220,8 @@ def other_estimator(run: Run, records: float | None = None) -> OtherEstimator | 
     - `records`: as for :meth:`Trial.of`.
     - Returns: also why it was not tried.
     """
-    other = {TOPDOWN: INFORMED, INFORMED: TOPDOWN}.get(run.resolved.estimator)
-    product, written = run.product, run.resolved.run_file
-    if other is None or written is None or product.name in BUILT_IN_PRODUCTS:
+    other = estimator_beside(run)
+    if other is None:
         return None
     try:
         (ours, seconds, leaves), (theirs, longer, _) = (

@@ -39,15 +39,15 @@ BELIEVED = {
     "version, commit, issued": "which program wrote the release, and when",
     "stamps": "that noise without a stamp came from no seed, and a frame without one from a public list",
     "noise": (
-        "that it was drawn from the stated laws with a secret key, for the data of this office, or as those "
-        "say who published it; and answers that no record depends on"
+        "that it was drawn from the stated laws with a secret key, for the data of this office, or as the "
+        "publisher of the measurements says; and answers that depend on no record"
     ),
     "key": "what became of it",
     "exact values": "that invariants and public counts are what they are said to be",
     "parts": "that the packages named did the work, and that what they call their argument is one",
     "provenance": "that labels, levels, frame and units come from where it says",
     "account": "what else was done with these data: acts, readings, a book's head, limit and sum",
-    "tables": "that all that were made are there",
+    "tables": "that every table that was made is in the release",
 }
 """What nobody can compute from a release: part of the certificate to what it would say about the world."""
 
@@ -78,13 +78,13 @@ def _check_words(run: Run, certified: RunFacts, declared: Sequence[str]) -> None
     outside = {run.resolved.estimator} if certified.estimated else set()
     require(
         named == outside - set(OWN_ESTIMATORS),
-        "the certificate does not say which package the estimator comes from.",
+        "the estimators of other packages that the certificate names are not those of the plan.",
     )
     measuring = run.measuring_parts
     require(
         {part for part in parts if part.kind == MECHANISMS} == set(measuring)
         and len(parts) == len(named) + len(measuring),
-        "the certificate does not say which package the mechanism comes from.",
+        "the mechanisms of other packages that the certificate names are not those of the plan.",
     )
     require(
         all(part.proof for part in parts) or UNPROVEN_PART in certified.stamps,
@@ -93,12 +93,14 @@ def _check_words(run: Run, certified: RunFacts, declared: Sequence[str]) -> None
     tied = () if run.product.tied is None else run.product.tied.stamps
     require(
         set(tied) <= set(certified.stamps),
-        f"the release that it is tied to is stamped {first_few(tied)}: so is this one, and does not say so.",
+        f"the release that this one is tied to is stamped {first_few(tied)}: the same stamp is missing here.",
     )
     has_types = certified.estimated and UnitTypes.of(run.product, run.frame) is not None
     require(
         (certified.moved is not None) == has_types,
-        "the certificate has records that got another type of unit exactly where the frame has all types.",
+        "the certificate does not say how many records got another type of unit."
+        if has_types
+        else "the certificate says how many records got another type of unit, and this run changes no types.",
     )
     derived = reader.reader.startswith("pl94-")
     require(
@@ -138,10 +140,10 @@ def _check_making(certificate: Mapping[str, Any]) -> None:
         dated = date.fromisoformat(certificate["issued"]).isoformat() == certificate["issued"]
     except (TypeError, ValueError):
         dated = False
-    require(dated, "issued: no date.")
+    require(dated, "issued is not a date.")
     commit = certificate["commit"]
     known = re.fullmatch("unknown|[0-9a-f]{40}", str(commit)) is not None
-    require(known, "commit: no commit.")
+    require(known, "commit is not the name of a commit.")
 
 
 def check_pages(release: Path, certificate: Mapping[str, Any], runs: Sequence[RunFacts]) -> str:

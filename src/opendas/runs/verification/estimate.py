@@ -87,7 +87,11 @@ def check_estimate_again(
         _compare(released, leaves)
         if types is not None:
             moved = sum(types.moved.values())
-            require(moved == certified.get("moved"), f"{moved} records get another type, not as certified.")
+            require(
+                moved == certified.get("moved"),
+                f"{certified.get('moved')} records with another type of unit are certified, and {moved} "
+                "found when estimated again.",
+            )
         families = Path(folder) / "families.parquet"
         solved = FamilyFile(families, run.spine.names, estimation.finished()).write()
     _compare_families(certified, solved)
@@ -171,8 +175,9 @@ def _check_parts(run: Run, certified: Mapping[str, Any]) -> None:
         raise CheckFailed(f"cannot be re-derived: {error}") from None
     require(
         found == stated,
-        f"cannot be re-derived: certified is {'; '.join(map(str, stated)) or 'no part of another package'}, "
-        f"and here is {'; '.join(map(str, found)) or 'none'}.",
+        "cannot be re-derived: the certificate names "
+        f"{'; '.join(map(str, stated)) or 'no part of another package'}, and this machine has "
+        f"{'; '.join(map(str, found)) or 'none'}.",
     )
 
 
@@ -193,7 +198,8 @@ def _compare(released: ReleasedProduct, leaves: Callable[[Ints], Histogram]) -> 
         code, here, there = first
         raise CheckFailed(
             f"the microdata are not what the measurements give: {differing} of {len(released.frame)} leaves "
-            f"differ. The first is {code}, with {here} records here and {there} estimated again."
+            f"differ. The first is {code}, with {here} records in the release and {there} when "
+            "estimated again."
         )
 
 
