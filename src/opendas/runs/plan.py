@@ -235,8 +235,8 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
     if plan.product.schema.size > MOST_CELLS and run.resolved.estimator != "block-by-block":
         yield (
             f"expected errors by estimator are computed for at most {MOST_CELLS:,} cells, and this product "
-            f"has {plan.product.schema.size:,}. The plan gives expected errors of least squares instead, for the "
-            f"total and for query groups of at most {MOST_ROWS} rows."
+            f"has {plan.product.schema.size:,}. The plan gives expected errors of least squares instead, "
+            f"for the total and for query groups of at most {MOST_ROWS} rows."
         )
     fixed = [
         (plan.spine.names[level], query)

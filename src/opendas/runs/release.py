@@ -244,8 +244,8 @@ def _begin(space: Workspace, run: Run, command: str, options: RunOptions) -> Ite
     if run.resolved.own_estimator is not None:
         raise ConfigError(
             f"estimator {run.resolved.estimator}: no release is made with an estimator object, because "
-            "others do not have the object and could not derive the release again. Install it as a package with an "
-            "entry point, or use od.experiment."
+            "others do not have the object and could not derive the release again. Install it as a package "
+            "with an entry point, or use od.experiment."
         )
     with open_act(space, run.product.name, command, options, options.workers) as act:
         act.finish_ending(partial(_issue, space))

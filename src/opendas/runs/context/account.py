@@ -187,8 +187,8 @@ def check_choice(out: Path, *, allowed: bool) -> bool:
         )
         raise PrivacyError(
             f"{out} is not published: {why}. A choice by the confidential data is no post-processing, and "
-            "no loss that was charged covers it. Publish a release that was not chosen in this way, or state the "
-            "choice with --chosen-with-truth: the certificate is then stamped."
+            "no loss that was charged covers it. Publish a release that was not chosen in this way, or "
+            "state the choice with --chosen-with-truth: the certificate is then stamped."
         )
     return found.possible
 

@@ -81,7 +81,7 @@ def check_cells(product: Product) -> None:
         kept.pop()
     names = [each.name for each in product.schema.attributes if each in kept]
     fits = (
-        f"A product of the attributes {', '.join(names)} fits here: {_cells(kept):,} cells, about "
+        f"There is room for a product of the attributes {', '.join(names)}: {_cells(kept):,} cells, about "
         f"{size_text(_cells(kept) * CELL_MB)}; opendas plan predicts its time. Or join levels"
     )
     nearest = fits if _cells(kept) * CELL_MB <= room and _cells(kept) <= TIMED_CELLS else "Join levels"
