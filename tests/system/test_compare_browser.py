@@ -114,7 +114,7 @@ def test_shapes_that_cannot_be_used_are_refused(
     with pytest.raises(ConfigError, match="no such file"):
         read_shapes([tmp_path / "absent.gpkg"], units)
     (tmp_path / "text.geojson").write_text("no shapes")
-    with pytest.raises(FormatError, match="no file of shapes"):
+    with pytest.raises(FormatError, match="geopandas cannot read shapes"):
         read_shapes([tmp_path / "text.geojson"], units)
     squares(["990019999999999"]).to_file(tmp_path / "other.gpkg")
     with pytest.raises(DataError, match="no column holds codes"):

@@ -271,7 +271,7 @@ def test_blocks_from_python(made: Path, tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("geocode\n999999\n", "no blocks of this release"),
-        ("geocode\n000000\n000000\n", "appear twice"),
+        ("geocode\n000000\n000000\n", "rows repeat a geocode"),
         ("geocode,weight\n000000,x\n", "not a number"),
         ("", "is empty"),
     ],

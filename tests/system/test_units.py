@@ -97,7 +97,7 @@ def test_two_inputs_of_which_the_same_is_counted_give_the_same_release(tmp_path:
         name: (tmp_path / name / "out" / "confidential" / "findings" / "visits.txt").read_text()
         for name in ("once", "often")
     }
-    left_out = f"{len(often) - 50} records of 50 units are not counted, of 50 units in all"
+    left_out = f"{len(often) - 50} records are not counted; they belong to 50 of 50 units"
     assert left_out in found["often"]
     assert "not counted" not in found["once"]
 

@@ -163,7 +163,7 @@ def test_equivalency_files_of_all_states(tmp_path: Path, column: str, category: 
     ]  # fmt: skip
     assert len(warnings) == (len(BLOCKS) > 3)
     path.write_text("GEOID,CD116,CD118\n" + f"{BLOCKS[0]},01,02\n")
-    with pytest.raises(FormatError, match="one plan of a kind"):
+    with pytest.raises(FormatError, match="one column for each kind of district"):
         with_assignments(frame_of(BLOCKS), [path])
 
 
@@ -230,7 +230,7 @@ def test_other_leaves_take_codes_as_they_are(tmp_path: Path) -> None:
     with pytest.raises(GeographyError, match="expected a block"):
         with_assignments(frame, [path], geocode="WARD", known=leaves)
     write_csv(path, [["WARD", "place"], ["x", "moor"]])
-    with pytest.raises(GeographyError, match="none of the files"):
+    with pytest.raises(GeographyError, match="these files have none of them"):
         with_assignments(frame, [path], geocode="WARD")
 
 

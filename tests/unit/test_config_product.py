@@ -104,7 +104,7 @@ def test_an_unknown_product_names_the_nearest() -> None:
         ("[recodes.broad]", "[recodes.age]", "names both an attribute and a recode"),
         ('attribute = "group"', 'attribute = "gruop"', "no attribute 'gruop'; did you mean group?"),
         ('["black", "other"] }', '["black"] }', "level 'other' of 'group' is in no group"),
-        ('["black", "other"] }', '["black", "other", "white"] }', "level 'white' is in two groups"),
+        ('["black", "other"] }', '["black", "other", "white"] }', "level 'white' is named twice"),
         ('["black", "other"] }', '["black", "othr"] }', "'othr' is not a level of 'group'"),
         ('"broad * age"', '"broad * group"', "uses one attribute twice"),
         ('"broad * age"', '"sex"', "line 12, field queries.groups.2: query group 'sex'"),

@@ -141,7 +141,9 @@ def test_histogram_rows_carry_counts_and_repeated_ones_add_up(tmp_path: Path) ->
     path = write_csv(tmp_path / "h.csv", [[*HEAD, "count"], *rows])
     data = make_reader(spec(tmp_path, path, reader="histogram")).read()
     assert data.histogram.counts.tolist() == [12, 1]
-    assert [f.rule for f in data.findings] == ["some rows repeat leaf and cell; their counts were added"]
+    assert [f.rule for f in data.findings] == [
+        "from here on, some rows repeat a leaf and cell; their counts were added"
+    ]
 
 
 def test_rows_without_count_do_not_need_a_leaf(tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def test_tables_of_several_kinds_in_one_folder_are_named(tmp_path: Path) -> None
     found = make_reader(spec(tmp_path, *expand_paths("set", tmp_path))).read()
     assert [finding.file for finding in found.findings] == ["more/a.csv"]
     columns = len(HEAD)
-    assert found.findings[0].rule == f"it has {columns + 1} columns, 2 like set/a.csv have {columns}"
+    assert found.findings[0].rule == f"this file has {columns + 1} columns; 2 like set/a.csv have {columns}"
     with pytest.raises(FormatError, match="several kinds"):
         make_reader(dataclasses.replace(spec(tmp_path, *expand_paths("set", tmp_path)), strict=True)).read()
     write_csv(tmp_path / "set" / "more" / "a.csv", [HEAD[:1], RECORDS[0][:1]])
@@ -189,7 +191,7 @@ def test_columns_of_parquet_parts_are_named(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "set" / "a.parquet")
     pq.write_table(table.append_column("year", pa.array([2020] * len(table))), tmp_path / "set" / "b.parquet")
     found = make_reader(spec(tmp_path, *expand_paths("set", tmp_path))).read()
-    assert "has besides year" in found.findings[0].rule
+    assert "only here: year" in found.findings[0].rule
 
 
 def test_frame_from_records_is_declared(tmp_path: Path) -> None:
@@ -339,7 +341,7 @@ def test_text_as_other_programs_write_it(tmp_path: Path) -> None:
     for content, said in (
         (plain.decode().encode("utf-16"), "in UTF-8"),
         (b"geocode,age,group,regi\xf3n\na01,0,x,1\n", "in UTF-8"),
-        (b"# notes\n\n" + plain, "line 2: expected a header with column names, found nothing"),
+        (b"# notes\n\n" + plain, "line 2: expected a header with column names, found a blank line"),
     ):
         (tmp_path / "d.csv").write_bytes(content)
         with pytest.raises(FormatError, match=said):

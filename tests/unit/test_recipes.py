@@ -118,7 +118,7 @@ BAD = {
         'spine = [{ step = "split", level = "block", entities = ["place"] }]', ["leaves are not divided"],
     ),
     "parts at the leaves": ('spine = [{ step = "aian", level = "block" }]', ["leaves are not divided"]),
-    "parts of parts": ('spine = [{ step = "aian" }, { step = "aian" }]', ["divided into parts once"]),
+    "parts of parts": ('spine = [{ step = "aian" }, { step = "aian" }]', ["divided into parts only once"]),
     "parts of something made": (
         'spine = [{ step = "split", level = "state", entities = ["place"] }, { step = "aian" }]',
         ["the step aian comes before the steps that regroup 'state'"],

@@ -264,7 +264,7 @@ def test_a_spine_is_divided_once_and_never_at_the_leaves() -> None:
     frame = random_frame(1)
     inside = frame.codes("aianhh") != b""
     once = divide_into_parts(official_partitions(frame), "state", inside)
-    with pytest.raises(ConfigError, match="divided into parts once"):
+    with pytest.raises(ConfigError, match="divided into parts only once"):
         divide_into_parts(once, "county", inside)
     with pytest.raises(ConfigError, match="leaf level"):
         divide_into_parts(official_partitions(frame), "block", inside)

@@ -156,7 +156,9 @@ def read_area_file(path: Path, blocks: Blocks) -> AreaWeights:
     if is_relationship(rows.columns):
         rows = _related(rows, blocks, asked)
     elif asked is not None:
-        raise FormatError(f"{rows.name}: no relationship file, of which a geolevel is chosen behind a colon.")
+        raise FormatError(
+            f"{rows.name} is not a relationship file; only there a colon and a geolevel may follow the name."
+        )
     return _areas(rows, blocks)
 
 
@@ -167,9 +169,9 @@ def _related(rows: _Rows, blocks: Blocks, asked: re.Match[str] | None) -> _Rows:
     """Return the areas of the other census that blocks lie in by a relationship file, with weights."""
     if asked is None:
         raise FormatError(
-            f"{rows.name}: a relationship file. Say which areas of the other census are meant: "
-            f"{rows.name}:tract, or {rows.name}:tract:land where a block in two of them counts in both by "
-            f"its land (there are {', '.join(LEVELS)})."
+            f"{rows.name} is a relationship file. Say which areas of the other census are meant "
+            f"({', '.join(LEVELS)}), for instance {rows.name}:tract. With {rows.name}:tract:land, a block "
+            "that lies in two of them counts in both, in proportion to its land."
         )
     census = 0 if blocks.official is None else blocks.official.census
     lines = np.arange(2, len(next(iter(rows.columns.values()))) + 2) if rows.lines is None else rows.lines
@@ -200,7 +202,7 @@ def read_plans(path: Path, blocks: Blocks) -> Iterator[tuple[str, AreaWeights]]:
     code = _code_column(rows, blocks)
     plans = [column for column in rows.columns if column != code]
     if not plans:
-        raise FormatError(f"{rows.name}: no column beside the geocodes, and each is a plan.")
+        raise FormatError(f"{rows.name}: there is no column beside the geocodes; each such column is a plan.")
     known = _Known.of(rows.values(code), rows, blocks)
     for plan in plans:
         yield plan, known.areas(_area_names(rows.values(plan), rows), None, rows, blocks)
@@ -280,8 +282,8 @@ def _code_column(rows: _Rows, blocks: Blocks) -> str:
     first = next(iter(rows.columns))
     if first.strip().isdigit() or first.strip().encode() in blocks.frame.geocodes:
         raise FormatError(
-            f"{rows.name}: its first line is a geocode, and would be taken for the name of the column. Put a "
-            "line 'geocode' above it, or call the file .txt."
+            f"{rows.name}: the name of its first column looks like a geocode. If the file has no header, "
+            "put a line 'geocode' above the first one, or let the file's name end in .txt."
         )
     if len(names) > 1:
         raise FormatError(
@@ -366,7 +368,7 @@ class _Known:
             which = np.array([number.get(name, -1) for name in names], dtype=np.int64)
             inside = which >= 0
         if not inside.any():
-            raise FormatError(f"{rows.name}: it names no {blocks.frame.leaf} of an area.")
+            raise FormatError(f"{rows.name}: no row names an area.")
         pairs = np.where(inside & self.is_leaf, which * len(blocks.frame) + self.position, -1)
         _refuse_repeats(pairs, order, rows, blocks)
         kept = np.flatnonzero(pairs >= 0)
@@ -379,7 +381,8 @@ def _refuse_unknown(unknown: Ints, wanted: Codes, rows: _Rows, blocks: Blocks) -
     why = (
         ""
         if blocks.official is not None
-        else (f" It does not say which {leaf}s are empty; leave them out, or let --skip-unknown do it.")
+        else f" The release does not list empty {leaf}s. Leave unknown geocodes out, or give --skip-unknown "
+        "(skip_unknown=True)."
     )
     raise GeographyError(
         f"{rows.name}: {len(np.unique(wanted[unknown]))} of its geocodes are no {leaf}s of this release."
@@ -398,7 +401,7 @@ def _refuse_repeats(pairs: Ints, names: tuple[str, ...], rows: _Rows, blocks: Bl
         return
     frame = blocks.frame
     raise GeographyError(
-        f"{rows.name}: {len(again)} geocodes appear twice.",
+        f"{rows.name}: {len(again):,} rows repeat a geocode of the same area.",
         [
             Finding(
                 rows.name,
@@ -444,8 +447,8 @@ def _of_shapes(path: Path, blocks: Blocks) -> _Rows:
     points = {} if official is None else official.points(leaf)
     if not points:
         raise ConfigError(
-            f"{path.name}: which {leaf}s lie in a shape is told by the point that the header of a "
-            f"redistricting file gives for each, and this release has none. Give a list of {leaf}s."
+            f"{path.name}: a {leaf} lies in the shape that holds its point in the header of a redistricting "
+            f"file, and this release has no such points. Give a list of {leaf}s instead."
         )
     pairs = areas_of_points(path, (*AREA_COLUMNS, "geoid20", "geoid10", "geoid"), points)
     return _Rows.of_lists(path.name, geocode=[code for code, _ in pairs], area=[area for _, area in pairs])
@@ -461,9 +464,11 @@ def _in_zip(path: Path, ending: str) -> _Rows:
         exact = [n for n in wanted if Path(n).stem.lower().endswith(f"_{ending.lower()}")]
         chosen = exact if len(exact) == 1 else wanted
         if len(chosen) != 1:
+            called = f" whose name ends in {ending}" if ending else ""
             raise FormatError(
-                f"{path.name}: {len(chosen)} of its files are called so ({', '.join(names)[:300]}). Name "
-                f"one of them behind a colon: {path.name}:CD."
+                f"{path.name}: expected one text file{called}, found {len(chosen)} (the zip file has "
+                f"{', '.join(names)[:300] or 'none'}). Name one by the end of its name, for instance "
+                f"{path.name}:CD."
             )
         data = unpacked(archive, chosen[0])
     return _of_text(f"{path.name}!{chosen[0]}", data)
@@ -501,7 +506,11 @@ def _columns(name: str, header: list[str], delimiter: str, lines: list[str], pla
         )
     except pa.ArrowInvalid as error:
         counts = [re.sub('"[^"]*"', "", line).count(delimiter) + 1 for line in lines]
-        wrong = next((row for row, count in enumerate(counts) if count != len(header)), 1)
+        wrong = next((row for row, count in enumerate(counts) if count != len(header)), None)
+        if wrong is None:
+            raise FormatError(
+                f"{name}: expected {len(header)} fields in each line; check its quotation marks."
+            ) from error
         raise FormatError(
             f"{name}, line {places[wrong]}: {counts[wrong]} fields, and the first line has {len(header)}."
         ) from error

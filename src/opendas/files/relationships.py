@@ -80,18 +80,21 @@ def shares_of(
     listed = [year for year in years if len(lacking[year]) == 0]
     if len(listed) > 1:
         raise GeographyError(
-            f"{name}: the release has blocks that both censuses have, and does not say of which it is."
+            f"{name}: the blocks of the release are blocks of both censuses, and it does not say which is "
+            "its own."
         )
     if not listed:
         lost = min(lacking.values(), key=len)
         raise GeographyError(
             f"{name}: it does not list {len(lost):,} blocks of the release, for instance {lost[0].decode()}: "
-            "it is of other states, or the release of another census."
+            "give the file of all states of the release, and of its census."
         )
     own, other = codes[listed[0]], codes[2010 if listed[0] == 2020 else 2020]
     width = CENSUS_PREFIX[level]
     if width > other.dtype.itemsize:
-        raise FormatError(f"{name}: it relates tracts, and says nothing of a {level.replace('_', ' ')}.")
+        raise FormatError(
+            f"{name}: it relates tracts; it cannot give areas as small as a {level.replace('_', ' ')}."
+        )
     here = own != b""
     pairs = np.char.add(np.char.add(own, b" "), other)
     _, first = np.unique(pairs, return_index=True)
@@ -125,8 +128,8 @@ def _refuse_split(name: str, found: Shares, leaves: Codes, level: str) -> None:
     if split.any():
         raise GeographyError(
             f"{name}: {len(np.unique(found.own[split])):,} blocks of the release lie in several areas of the "
-            f"other census. {name}:{level}:land counts each in all of them, by its land there: the file says "
-            "nothing of where in a block people live.",
+            f"other census. {name}:{level}:land counts each in all of them, in proportion to its land there: "
+            "the file does not say where in a block people live.",
             [
                 Finding(name, int(found.line[row]), level, f"part of {found.own[row].decode()}")
                 for row in np.flatnonzero(split)[:_SHOWN]
@@ -143,7 +146,7 @@ def _codes(name: str, columns: Mapping[str, Any], side: list[tuple[str, int]], l
         wrong = np.flatnonzero(~good & (code != b""))
         if len(wrong):
             raise FormatError(
-                f"{name}: {len(wrong)} codes have another form.",
+                f"{name}: {len(wrong)} codes have the wrong form.",
                 [Finding(name, int(lines[r]), column, f"expected {width} digits") for r in wrong[:_SHOWN]],
             )
         parts.append(code)
@@ -165,7 +168,7 @@ def _areas(name: str, columns: Mapping[str, Any], column: str, lines: Ints) -> F
     if not good.all():
         wrong = np.flatnonzero(~good)[:_SHOWN]
         raise FormatError(
-            f"{name}: {int((~good).sum())} areas are no numbers.",
+            f"{name}: {int((~good).sum())} areas are not numbers.",
             [
                 Finding(name, int(lines[row]), column, "expected square metres, a whole number")
                 for row in wrong

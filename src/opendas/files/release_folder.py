@@ -216,11 +216,15 @@ def _certified_microdata(
         run = next(run for run in certificate["runs"] if run["product"] == product)
     except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
         raise ConfigError(
-            f"{release}: no certificate that lists its files; opendas verify says more."
+            f"{release}: the certificate is missing or damaged, or does not list {product}; opendas verify "
+            "says more."
         ) from error
     files = {path: digest for path, digest in listed.items() if path.startswith(folder)}
     if not files:
-        raise ConfigError(f"{release}: {product} was measured but not estimated; run opendas estimate first.")
+        raise ConfigError(
+            f"{release}: the certificate lists no microdata of {product}. If it was measured and not "
+            "estimated, run opendas estimate first."
+        )
     return released, files, run
 
 
@@ -228,7 +232,10 @@ def check_outside(to: Path) -> None:
     """Refuse a folder for other things that is, or lies in, a release."""
     for place in (to.resolve(), *to.resolve().parents):
         if (place / "certificate.json").is_file() or (place / "geography").is_dir():
-            raise ConfigError(f"--to {to}: a release holds what is certified, and nothing else.")
+            raise ConfigError(
+                f"--to {to}: a release holds what is certified, and nothing else. {place} looks like one: it "
+                "holds certificate.json or geography/. Name another folder."
+            )
 
 
 def is_estimated(release: Path, product: str) -> bool:
@@ -267,8 +274,9 @@ def tie_to(release: Path, product: Product, geolevels: Sequence[str]) -> Tie:
     for invariant in earlier.invariants:
         if not _holds_too(product, query, row_of_cell, earlier, invariant, geolevels):
             raise ConfigError(
-                f"[tie] {tie.product} in {release} publishes {invariant.name} exactly, and {product.name}, "
-                "which agrees with it, would too without saying so. Declare this invariant, or keep it."
+                f"[tie] {tie.product} in {release} publishes {invariant.name} exactly. {product.name} "
+                "agrees with it, and would publish it without declaring it. Declare this invariant, or do "
+                "not drop it."
             )
     known = [
         (TiedBound(f"{bound.name} ({tie.product})", bound.column, bound.lower, bound.upper, ()), held)
@@ -420,7 +428,9 @@ def tied_rows(tie: Tie, query: QueryGroup, earlier: Product) -> Ints:
     given = (*tie.rows, *tie.columns)
     if sorted(given) != sorted(rows):
         unlike = sorted(set(given) ^ set(rows)) or [label for label in tie.rows if label in tie.columns]
-        raise ConfigError(f"[tie] rows and columns name each row of {query.name!r} once; see {unlike[0]!r}.")
+        raise ConfigError(
+            f"[tie] rows and columns must name each row of {query.name!r} once; see {unlike[0]!r}."
+        )
     there = earlier.workload.group("detailed")
     cells = {there.row_label(cell): cell for cell in range(there.size)}
     found = np.full(there.size, -1, dtype=np.int64)

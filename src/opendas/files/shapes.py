@@ -57,9 +57,11 @@ def read_shapes(path: Path, layer: str | None = None) -> Any:
             else geopandas.read_file(path, layer=layer)
         )
     except Exception as error:  # each driver has its own
-        raise FormatError(f"{path.name}: no file of shapes that geopandas reads.") from error
+        raise FormatError(f"{path.name}: geopandas cannot read shapes from this file.") from error
     if not isinstance(found, geopandas.GeoDataFrame) or found.geometry.isna().any() or not len(found):
-        raise FormatError(f"{path.name}: it holds no shapes, or a row without one.")
+        raise FormatError(
+            f"{path.name}: expected a shape in every row; it holds no shapes, or a row without one."
+        )
     if found.crs is None:
         raise FormatError(
             f"{path.name}: it does not say in which coordinates its shapes are. Keep the .prj file of a "
@@ -77,7 +79,7 @@ def shape_layers(path: Path) -> list[Any]:
     except EnvironmentFailure:
         raise
     except Exception as error:  # each driver has its own
-        raise FormatError(f"{path.name}: no file of shapes that geopandas reads.") from error
+        raise FormatError(f"{path.name}: geopandas cannot read shapes from this file.") from error
     return [read_shapes(path, name) for name in layers.name[layers.geometry_type.notna()]]
 
 
@@ -105,7 +107,7 @@ def shapes_frame(frame: Any, codes: Sequence[str], path: Path) -> Any:
         )
     of_code = shapes.assign(**{column: shapes[column].astype(str)}).set_index(column).geometry
     if of_code.index.has_duplicates:
-        raise FormatError(f"{path.name}: {column} names two shapes alike.")
+        raise FormatError(f"{path.name}: two shapes have the same {column}.")
     lacking = sorted(set(codes) - set(of_code.index))
     if lacking:
         raise FormatError(
@@ -141,7 +143,8 @@ def areas_of_points(
     if bool((counts > 1).any()):
         block = blocks[int(once[counts > 1][0])]
         raise FormatError(
-            f"{path.name}: districts overlap: {int((counts > 1).sum())} blocks lie in two, such as {block}."
+            f"{path.name}: {int((counts > 1).sum()):,} blocks lie in more than one district, for instance "
+            f"{block}: districts overlap, or meet at the point that stands for the block."
         )
     labels = shapes[column].astype(str).to_list()
     order = np.argsort(point, kind="stable")

@@ -52,7 +52,7 @@ def group(
     if position == 0:
         raise ConfigError(f"[geography] spine: {level!r} is the topmost level and cannot be grouped.")
     if fanout_cutoff < 1:
-        raise ConfigError("[geography] spine: fanout_cutoff is at least 1.")
+        raise ConfigError("[geography] spine: fanout_cutoff must be at least 1.")
     partition, parent = partitions.levels[position], partitions.levels[position - 1]
     alike, first = _kinds(partition, key)
     above = parent.label[first]
@@ -88,7 +88,8 @@ def block_groups(
         position = partitions.names.index(name)
         if position != len(partitions.levels) - 2:
             raise ConfigError(
-                f"[geography] spine: block_groups makes the level above the leaves; {name!r} is not there."
+                f"[geography] spine: block_groups makes the level directly above the leaves, and {name!r} "
+                "is the name of another level; give the step another name."
             )
         partitions = partitions.without(position)
     leaf = partitions.levels[-1].name

@@ -116,13 +116,13 @@ class Frame:
             repeated = order[1:][order[1:] == order[:-1]]
             if len(repeated):
                 raise GeographyError(
-                    "leaves are listed once.",
+                    "the frame lists a leaf more than once.",
                     [
                         Finding("frame", None, "geocode", f"leaf {code.decode()} is listed twice")
                         for code in np.unique(repeated)[:20]
                     ],
                 )
-            raise GeographyError("the leaves of a frame are in ascending order of geocode.")
+            raise GeographyError("the leaves of a frame must be in ascending order of geocode.")
         for columns in (self.levels, self.units, self.entities):
             for name, values in columns.items():
                 if len(values) != len(codes):

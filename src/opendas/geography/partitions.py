@@ -113,7 +113,7 @@ def _refuse_two_parents(partition: Partition, found: Ints) -> None:
     label, counts = np.unique(found, return_counts=True)
     codes = partition.codes[label[counts > 1][:20]]
     raise GeographyError(
-        f"a geounit of level {partition.name!r} lies in one parent.",
+        f"each geounit of level {partition.name!r} must lie in one parent.",
         [
             Finding("frame", None, partition.name, f"{bytes(code).decode()} lies in more than one parent")
             for code in codes
@@ -172,13 +172,15 @@ def divide_into_parts(partitions: Partitions, top: str, inside: Bools) -> Partit
     """
     position = _above_leaves(partitions, top, "the division into parts")
     if any(partition.whole is not None for partition in partitions.levels):
-        raise ConfigError("[geography] spine: the spine can be divided into parts once; it is already.")
+        raise ConfigError(
+            "[geography] spine: a spine can be divided into parts only once; it is divided already."
+        )
     if not partitions.levels[
         position
     ].official:  # what parts hold together may be exact: of official geounits only
         raise ConfigError(
-            f"[geography] spine: the step aian comes before the steps that regroup {top!r}: it makes "
-            "parts of official geounits."
+            f"[geography] spine: the step aian comes before the steps that regroup {top!r}, because it "
+            "divides official geounits."
         )
     levels = []
     for number, partition in enumerate(partitions.levels[position:-1]):
@@ -234,7 +236,7 @@ def insert_intersections(partitions: Partitions, above: str, key: Ints, name: st
     """
     position = partitions.index(above, f"the step intersect ({name})")
     if position == 0:
-        raise ConfigError(f"[geography] spine: {above!r} is the topmost level; nothing stands above it.")
+        raise ConfigError(f"[geography] spine: {above!r} is the topmost level; no level can stand above it.")
     parent = partitions.levels[position - 1]
     label = combine([parent.label, key])
     made = _numbered_within(name, parent, label)

@@ -176,7 +176,7 @@ def _walk(geolevels: Sequence[str], steps: Sequence[SpineStep]) -> tuple[list[st
         where = f"[geography] spine, step {number} ({step.step})"
         if step.step == "bypass":
             if number != len(steps):
-                raise ConfigError(f"{where}: bypass comes last, when the levels stand.")
+                raise ConfigError(f"{where}: bypass comes last, after all steps that make levels.")
             continue
         level = _top_of_parts(step, names) if step.step == "aian" else _grouped(step, names)
         if level not in names:
@@ -196,11 +196,14 @@ def _walk(geolevels: Sequence[str], steps: Sequence[SpineStep]) -> tuple[list[st
         replaced = step.step == "block_groups" and name in names[:-1]
         if replaced:
             if names.index(name) != len(names) - 2:
-                raise ConfigError(f"{where}: {name!r} is not the level above the leaves.")
+                raise ConfigError(
+                    f"{where}: {name!r} is not the level above the leaves; give the level another name with "
+                    "name."
+                )
             names.remove(name)
         _refuse_taken(where, name, names if replaced else (*names, *geolevels))
         if names.index(level) == 0:
-            raise ConfigError(f"{where}: {level!r} is the topmost level; nothing can stand above it.")
+            raise ConfigError(f"{where}: {level!r} is the topmost level; no level can stand above it.")
         origin.setdefault(name, origin[level])
         names.insert(names.index(level), name)
     return names, {name: origin[name] for name in names if origin[name] != name}
@@ -290,9 +293,10 @@ def _area(frame: Frame, category: str, why: str) -> Codes:
     if category in frame.entities or category in frame.geolevels:
         return frame.codes(category)
     known = ", ".join((*frame.entities, *frame.geolevels))
+    more = " Block assignment files may have them: [geography] block_assignment."
     raise ConfigError(
         f"[geography] spine: {why} needs the areas {category!r}, which the input does not have; it has "
-        f"{known}. Block assignment files bring more: [geography] block_assignment."
+        f"{known}.{more * (category in ENTITY_CATEGORIES)}"
     )
 
 

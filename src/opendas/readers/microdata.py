@@ -218,8 +218,14 @@ class Kinds:
             key = key * len(column.values) + codes
         place = positions_of(keys, key)
         apart = usable & (place < 0)
-        names = ", ".join(column.name for column in columns[1:])
-        batch.report(apart, columns[0].name, f"expected codes that go together in {names}", log, SchemaError)
+        names = ", ".join(column.name for column in columns)
+        batch.report(
+            apart,
+            columns[0].name,
+            f"expected codes that a record can have together in {names}",
+            log,
+            SchemaError,
+        )
         return np.where(usable & ~apart, cell[place], -1)
 
 

@@ -27,7 +27,7 @@ def read_prior_table(path: Path, query: QueryGroup, leaves: Codes, geocode: str,
     found: list[tuple[Ints, Ints, Ints]] = []
     for batch in read_batches(path, (geocode, *query.factors, count), log):
         places = positions_of(leaves, geocodes_of(batch, geocode, width, log))
-        rule = "expected a leaf of this run's frame: bring counts of other leaves into these first"
+        rule = "expected a leaf of this run's frame; convert counts of other leaves to these first"
         batch.report(places < 0, geocode, rule, log, GeographyError)
         row = np.zeros(batch.rows, np.int64)
         for factor, labels in zip(query.factors, query.labels, strict=True):

@@ -87,8 +87,8 @@ def _of_table(path: Path) -> PublicTotals:
         blocks[:] = False
     if not totals and not blocks.any():
         raise FormatError(
-            f"{path.name}: no people of states and no housing units of blocks; these alone were exact, and "
-            f"its {rows} rows are of other areas."
+            f"{path.name}: none of its {rows:,} rows gives the people of a state or the housing units of a "
+            "block; no other totals are used."
         )
     return _sorted(path.name, totals, codes[blocks], units[blocks])
 

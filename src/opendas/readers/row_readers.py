@@ -90,10 +90,10 @@ class LongForm:
         for option, given in given_names:
             for name in given:
                 if name not in known:
-                    near = get_close_matches(name, known, n=1) or list(known)
+                    near = get_close_matches(name, known, n=1)
+                    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}."
                     raise ConfigError(
-                        f"[input] {option}: product {spec.product.name!r} has no attribute {name!r}; "
-                        f"did you mean {near[0]!r}?"
+                        f"[input] {option}: product {spec.product.name!r} has no attribute {name!r}; {hint}"
                     )
         both = sorted(set(spec.columns) & set(spec.constants))
         if both:
@@ -114,9 +114,11 @@ class LongForm:
         for name, label in spec.other.items():
             if name not in schema.names:
                 continue
-            if label not in schema.attribute(name).levels or name in spec.constants:
+            if name in spec.constants:
+                raise ConfigError(f"[input] {name!r} is in other and in constants; keep one.")
+            if label not in schema.attribute(name).levels:
                 raise ConfigError(
-                    f"[input] other: {label!r} is not a level of {name!r} that its column could have: it has "
+                    f"[input] other: {label!r} is not a level of {name!r}; its levels are "
                     f"{', '.join(schema.attribute(name).levels[:12])}."
                 )
         others = None
@@ -346,8 +348,8 @@ class RowReader(Reader):
         if spec.reader == "mdf":  # a user's own product: geocode and one label column per attribute
             return LongForm.of(spec, levels.width, counted=False), levels, leaves
         raise ConfigError(
-            f'reader "{spec.reader}" reads for products of the census (or with the same attributes), not for '
-            f'{spec.product.name!r}; try reader = "records".'
+            f'reader "{spec.reader}" reads only for census products and products with the same attributes, '
+            f'not for {spec.product.name!r}; try reader = "records".'
         )
 
 
@@ -371,13 +373,13 @@ def _unlike_files(paths: Sequence[Source], wanted: Set[str]) -> tuple[tuple[Find
             columns | usual if is_parquet(files[0]) and is_parquet(kinds[usual][0]) else frozenset(wanted)
         )
         said = [
-            f"{verb} {', '.join(sorted(names & public)[:_NAMED])}"
-            for verb, names in (("lacks", usual - columns), ("has besides", columns - usual))
+            f"{where}: {', '.join(sorted(names & public)[:_NAMED])}"
+            for where, names in (("missing here", usual - columns), ("only here", columns - usual))
             if names & public
         ]
-        number = f"{len(files)} files have" if len(files) > 1 else "it has"
-        most = f"{len(kinds[usual])} like {_file_name(kinds[usual][0])} have {len(usual)}"
-        rule = f"{number} {len(columns)} columns, {most}"
+        here = f"{len(files):,} files like this one have" if len(files) > 1 else "this file has"
+        most = f"{len(kinds[usual]):,} like {_file_name(kinds[usual][0])} have {len(usual)}"
+        rule = f"{here} {len(columns)} columns; {most}"
         findings.append(Finding(_file_name(files[0]), None, None, "; ".join([rule, *said])))
     return tuple(findings), any(not wanted <= columns for columns in kinds)
 
@@ -398,8 +400,9 @@ def _unread_identifiers(path: Source, read: Collection[str]) -> Iterator[Finding
             batch = next(read_batches(path, [name], log, rows=_LOOKED_AT), None)
             if batch and several_rows(len(np.unique(unit_ids(batch, name, log))), batch.rows):
                 rule = (
-                    "this column seems to say whose a record is, and some have several: what is protected is "
-                    f'one row. [input] unit_id = "{name}" and at_most protect all rows of one'
+                    "this column seems to identify a person or other unit, and some values have several "
+                    "rows; this run protects one row. To protect all rows of one value, set "
+                    f'[input] unit_id = "{name}" and at_most'
                 )
                 yield Finding(shown_name(path), None, name, rule)
 

@@ -94,8 +94,8 @@ def label_runs(labels: Sequence[str], order: Sequence[str]) -> tuple[str, ...]:
 def _check_name(kind: str, name: str) -> None:
     if not name or name in RESERVED_NAMES or "*" in name or name != name.strip():
         raise ConfigError(
-            f"{kind} name {name!r} is not usable: it must not be empty, hold '*', or be one of "
-            f"{', '.join(sorted(RESERVED_NAMES))}."
+            f"{kind} name {name!r} is not usable: it must not be empty, hold '*', begin or end with a space, "
+            f"or be one of {', '.join(sorted(RESERVED_NAMES))}."
         )
 
 
@@ -113,7 +113,7 @@ class Attribute:
         if len(set(self.levels)) != len(self.levels):
             repeated = sorted({level for level in self.levels if self.levels.count(level) > 1})
             raise ConfigError(
-                f"attribute {self.name!r} repeats the level {repeated[0]!r}: labels are unique."
+                f"attribute {self.name!r} repeats the level {repeated[0]!r}; each label must be unique."
             )
 
         for level in self.levels:
@@ -151,13 +151,15 @@ class Recode:
                         f"{attribute.name!r}."
                     )
                 if group_of[position[level]] >= 0:
-                    raise ConfigError(f"recode {self.name!r}: level {level!r} is in two groups.")
+                    raise ConfigError(f"recode {self.name!r}: level {level!r} is named twice.")
                 group_of[position[level]] = g
         missing = [level for level, g in zip(attribute.levels, group_of, strict=True) if g < 0]
         if missing:
             raise ConfigError(
-                f"recode {self.name!r}: level {missing[0]!r} of {attribute.name!r} is in no group; "
-                'a recode is a partition of all levels. Name it, or give others = "LABEL" for all not named.'
+                f"recode {self.name!r}: level {missing[0]!r} of {attribute.name!r} is in no group; a recode "
+                "is "
+                'a partition of all levels. Name it, or in a product file give others = "LABEL" for all that '
+                "are not named."
             )
         return group_of
 
@@ -183,7 +185,7 @@ class Schema:
             raise ConfigError("a schema needs at least one attribute.")
         names = [attribute.name for attribute in self.attributes]
         if len(set(names)) != len(names):
-            raise ConfigError("a schema names each attribute once.")
+            raise ConfigError("two attributes of a schema have the same name.")
         if self.size >= 1 << 31:
             raise ConfigError(f"a schema of {self.size} cells is too large: fewer than 2**31 are supported.")
 

@@ -136,7 +136,9 @@ class Product:
             whole = sum((weight for _, weight in members), Fraction(0))
             for query, weight in members:
                 if query in found:
-                    raise ConfigError(f"[budget.queries] gives {query!r} a share twice: with {name!r}, too.")
+                    raise ConfigError(
+                        f"[budget.queries] gives {query!r} a share twice; the second is that of {name!r}."
+                    )
                 found[query] = share * weight / whole
         return found
 
@@ -175,7 +177,7 @@ class Product:
         for row in range(group.size):
             if group.row_label(row) == bound.cell:
                 return row
-        raise ConfigError(f"bound on {bound.query!r}: no cell {bound.cell!r}.")
+        raise ConfigError(f"bound on {bound.query!r}: this query group has no row {bound.cell!r}.")
 
     def coefficients(self, constraint: LinearConstraint) -> Ints:
         """Return the coefficient of every cell in a linear constraint, int64 (n,)."""
@@ -203,7 +205,7 @@ class Product:
             if level.whole is not None and self.workload.group(invariant.query).size > 1:
                 raise ConfigError(
                     f"invariant {invariant.name} has several cells, and this spine divides the geounits of "
-                    f"{name!r}: parts can hold a total together, nothing else. Choose another spine, {drop}"
+                    f"{name!r}: together, parts can hold only a total. Choose another spine, {drop}"
                 )
             found[invariant.query] = spine.index(name)
         return found

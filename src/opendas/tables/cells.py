@@ -311,8 +311,8 @@ def check_lowest(frame: Frame, table: Table, geolevel: str) -> None:
     order = frame.geolevels
     if table.lowest in order and geolevel in order and order.index(geolevel) > order.index(table.lowest):
         raise ConfigError(
-            f"table {table.name} is published down to the {table.lowest}, not for each {geolevel}: its "
-            "counts are mostly noise there. A query group, for instance 'sex * age', has no such limit."
+            f"the Census Bureau publishes table {table.name} down to the {table.lowest}, not for each "
+            f"{geolevel}. A query group, for instance 'sex * age', has no such limit."
         )
 
 

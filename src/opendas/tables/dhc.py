@@ -185,6 +185,7 @@ def _quarters_by_age(box: Box) -> Rows:
 
 _OF_BOTH = "persons and households are two histograms, which nothing joins; opendas phsafe makes such tables"
 _IMPUTED = "no histogram says which answers were imputed"
+_RACES_TALLIED = "it tallies races, and no histogram says which races a householder of several races has"
 
 UNANSWERED: Mapping[str, str] = MappingProxyType(
     {
@@ -192,8 +193,8 @@ UNANSWERED: Mapping[str, str] = MappingProxyType(
         "P13": "it is a median, no count; P12 and PCT12 have the ages",
         "P17": f"it is an average, of people by household: {_OF_BOTH}",
         "H2": "frames do not distinguish urban and rural blocks",
-        "H8": "it counts races, and of householders of two or more races nobody knows which",
-        "H9": "it counts races, and of householders of two or more races nobody knows which",
+        "H8": _RACES_TALLIED,
+        "H9": _RACES_TALLIED,
         "H11": f"it counts people by the tenure of their unit: {_OF_BOTH}",
         "H12": f"it is an average, of people by household: {_OF_BOTH}",
         "H20": _IMPUTED,

@@ -74,13 +74,15 @@ class Figures:
             return answer if isinstance(answer, pa.Table) else pa.table(answer)
         except (TypeError, ValueError, pa.ArrowException) as error:
             raise ConfigError(
-                "a function of counts returns a table: pandas, polars, Arrow, or a dict of columns."
+                "a function of counts must return a table: pandas, polars, Arrow, or a dict of columns."
             ) from error
 
     def _numbers(self, answer: pa.Table) -> Floats:
         found = np.full((len(self.names), len(self.columns)), np.nan)
         if not {*self.columns} <= {*answer.column_names}:
-            raise ConfigError("the answer has other columns for other counts.")
+            raise ConfigError(
+                "the function gave other columns for other counts; it must always give the same ones."
+            )
         rows = np.array([self._row.get(name, -1) for name in _row_names(answer)], dtype=np.int64)
         for place, column in enumerate(self.columns):
             values = answer.column(column).cast(pa.float64()).to_numpy()
@@ -113,15 +115,17 @@ def _sql(text: str) -> Callable[[pa.Table], pa.Table]:
     try:
         import duckdb
     except ImportError as error:
-        raise EnvironmentFailure("SQL over counts takes DuckDB: pip install duckdb.") from error
+        raise EnvironmentFailure("SQL over counts needs DuckDB: pip install duckdb.") from error
 
     def ask(counts: pa.Table) -> pa.Table:
         with duckdb.connect() as connection:
             connection.register("counts", counts)
             try:
                 return pa.table(connection.sql(text))
-            except (duckdb.Error, TypeError) as error:
-                raise ConfigError(f"the SQL is refused: {error or 'it returns no table'}") from error
+            except duckdb.Error as error:
+                raise ConfigError(f"DuckDB refuses the SQL: {error}") from error
+            except TypeError as error:
+                raise ConfigError("the SQL returns no table.") from error
 
     return ask
 

@@ -270,7 +270,8 @@ def open_measured(
         return _of_file(BureauFile.open(path, state, progress=progress), query), query
     if state is not None:
         raise ConfigError(
-            f"{path}: a state is chosen in noisy measurement files of the Bureau's layout; this is none."
+            f"{path}: only a noisy measurement file of the Bureau's layout can be read for one state; this "
+            "is none."
         )
     if isinstance(path, RemotePath):
         raise ConfigError(f"{path}: no noisy measurement file: no folder State.parquet and so on is there.")
@@ -364,14 +365,14 @@ def open_together(
     for path in map(located, paths):
         if not is_bureau_folder(path):
             raise ConfigError(
-                f"{path}: this is not a noisy measurement file of the Bureau's layout; only such files are "
-                "one set of measurements."
+                f"{path}: this is not a noisy measurement file of the Bureau's layout; only such files can "
+                "be combined."
             )
         file = BureauFile.open(path, state, totals, progress)
         if file.product.name in files:
             raise ConfigError(
-                f"{path}: measurements of {file.product.name} appear twice. The same draws twice are one; "
-                "ask files of two censuses, or of two vintages, one at a time."
+                f"{path}: measurements of {file.product.name} appear twice, and one set holds them once. "
+                "Ask files of two censuses, or of two vintages, one at a time."
             )
         files[file.product.name] = file
     name, _, rest = query.partition(":")

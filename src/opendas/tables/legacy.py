@@ -71,7 +71,7 @@ def _geolevels(frame: Frame, geolevels: Sequence[str]) -> tuple[str, ...]:
         elif geolevel in frame.categories:
             wanted.append(geolevel)
         else:
-            raise ConfigError(f"no {geolevel} in this release: the file would hold nothing.")
+            raise ConfigError(f"this release has no {geolevel}; leave it out.")
     return tuple(dict.fromkeys(wanted))
 
 
@@ -211,7 +211,7 @@ def header_members(
     lacking = sorted(set(geolevels) - set(levels))
     if lacking:
         raise ConfigError(
-            f"the header of this release has no record of {', '.join(lacking)}: the file would hold nothing."
+            f"the header of this release has no record of {', '.join(lacking)}; leave these geolevels out."
         )
     records = np.flatnonzero(chosen)
     codes = to_bytes(areas.table.column("geocode").take(pa.array(blocks)))

@@ -60,7 +60,9 @@ def write_plans(
             check_held(released.reader, released.product, table)
         asked.append((released, table))
     if len({released.frame.geocodes.tobytes() for released, _ in asked}) > 1:
-        raise ConfigError(f"{', '.join(tables)}: of products with different frames; give them one by one.")
+        raise ConfigError(
+            f"{', '.join(tables)} are of products with different frames; write them one at a time."
+        )
     first = asked[0][0]
     known = Blocks(first.frame, first.official)
     plans = read_plans(blocks, known) if many else [("", read_area_file(blocks, known))]
@@ -86,7 +88,7 @@ def _batches(
     for plan, areas in plans:
         whole = bool(np.all(areas.weight == np.round(areas.weight)))
         if many and not whole:
-            raise ConfigError(f"plan {plan}: plans have whole blocks; a block here counts in part.")
+            raise ConfigError(f"plan {plan}: a block counts in part, and a plan must have whole blocks.")
         parts = []
         for (released, table), counts in zip(asked, leaves, strict=True):
             values: Floats | Ints = _summed(counts, areas)

@@ -128,7 +128,8 @@ class Replicated:
         file = ReplicateFile(self.path)
         if (file.about.product, file.about.counts) != (name, counts_digest(self.counts)):
             raise FormatError(
-                f"{REPLICATES}/{self.path.name}: replicates of other counts than the published."
+                f"{REPLICATES}/{self.path.name}: these are replicates of other counts than the published "
+                "ones."
             )
         return file
 

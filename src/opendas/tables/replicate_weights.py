@@ -41,8 +41,8 @@ def replicate_weights(base: Replicated, query: str, geolevel: str) -> pa.Table:
     """
     if query in published_tables(base.product.layout):
         raise ConfigError(
-            f"the cells of {query} overlap, and weights count each record once; give a query group such as "
-            f"{base.product.query_names[-1]!r}."
+            f"{query} is a published table, and weights are of cells that count each record once; give a "
+            f"query group such as {base.product.query_names[-1]!r}."
         )
     group, frame = base.product.workload.group(query), base.frame
     check_geolevel(frame, geolevel)

@@ -117,7 +117,7 @@ def percent_text(confidence: Fraction) -> str:
     """Return a confidence as the names of columns end with it, for instance ``90``."""
     if not 0 < confidence < 1:
         raise ConfigError(
-            f"the confidence of margins lies between 0 and 1, for instance 0.90; not {confidence}."
+            f"the confidence of margins must lie between 0 and 1, for instance 0.90; it is {confidence}."
         )
     percent = confidence * 100
     return f"{percent.numerator}" if percent.denominator == 1 else f"{float(percent):g}"
@@ -380,7 +380,7 @@ def _long_requests(
     variables = [name for request in first for name in variables_of(request.released, request.table)]
     if len(set(variables)) < len(variables):
         raise ConfigError(
-            f"{', '.join(tables)}: two of these have a variable of one name; give them one by one."
+            f"{', '.join(tables)}: two of these have a variable of the same name; write them one at a time."
         )
     return requests
 

@@ -262,7 +262,7 @@ def test_what_is_wrong_at_an_address_is_named(folder, server, tmp_path, capsys) 
         copy = damaged / file.relative_to(folder)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(file.read_bytes())
-    with pytest.raises(FormatError, match=rf"{part.name}: not a whole Parquet file"):
+    with pytest.raises(FormatError, match=rf"{part.name} cannot be read, or is not a whole Parquet file"):
         read_bureau_levels(located(f"http://{host}/bucket/damaged"))
     handler.parts = False
     with pytest.raises(EnvironmentFailure, match="sends no parts of files"):

@@ -231,7 +231,7 @@ def test_the_official_zip_of_a_state(files, tmp_path: Path, capsys, year: int) -
     assert dict(zip([c.decode() for c in found.blocks], found.housing.tolist(), strict=True)) == wanted
     asked = ["--totals", str(path), "--query", "total", "--geolevel", "county"]
     assert guarded(cli, ["interval", str(files[0]), *asked]) == 3
-    assert "totals of another census, or of a part of it" in capsys.readouterr().err
+    assert "Give the totals of the same census and of all measured blocks" in capsys.readouterr().err
 
 
 @each(
@@ -270,8 +270,8 @@ def test_totals_that_contradict_what_was_measured(files, tmp_path: Path, capsys)
     assert f"{PEOPLE + 300:,} people in state 44" in said or f"{PEOPLE + 300} people in state 44" in said
     assert "standard deviations away" in said
     assert "pl94_con" in refused(f"GEOID,P0010001\n44,{PEOPLE + 1}\n", dhc)
-    assert "these alone were exact" in refused("GEOID,P0010001\n44001,3\n")
-    assert "nor are 1 others" in refused(f"GEOID,H0010001\n{CODES[0].decode()},3\n")
+    assert "no other totals are used" in refused("GEOID,P0010001\n44001,3\n")
+    assert "lacks 2 of the " in refused(f"GEOID,H0010001\n{CODES[0].decode()},3\n")
     assert "appears twice" in refused("GEOID,P0010001\n44,3\n44,3\n")
     assert "a column of geography" in refused("state,people\n44,3\n")
 

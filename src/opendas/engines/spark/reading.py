@@ -221,7 +221,9 @@ def unit_findings(found: FileRows, told: Mapping[int, Any]) -> tuple[Finding, ..
         wrong = np.sort(np.concatenate([leaves[place] for leaves in told.values()]))
         report_units(log, frame, wrong, where, rule)
     if log.findings and found.spec.strict:
-        raise DataError("Records and public units contradict each other.", log.findings)
+        raise DataError(
+            "The records contradict public unit counts or constraints of the product.", log.findings
+        )
     return log.findings
 
 

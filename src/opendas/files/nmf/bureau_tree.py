@@ -484,7 +484,7 @@ def _constraints(file: BureauFile, margin: Margin | None) -> tuple[ConstraintTab
             raise FormatError(
                 f"{public.source}: {at_leaf[wrong]} housing units in block "
                 f"{file.frame.geocodes[spine.leaf_order[wrong]].decode()}, and {totals[last][wrong, 0]} in "
-                "the measurement file, which holds them exactly: these are totals of another census."
+                "the measurement file. Both are exact, so that the two files do not belong together."
             )
         totals[last] = at_leaf[:, None]
     held, invariants = _exact_answers(file, own.workload.group("total"), totals)
@@ -563,7 +563,7 @@ def _tied_totals(
             wrong = int(np.flatnonzero(given != whole)[0])
             raise FormatError(
                 f"{public.source}: {given[wrong]:,} people in state {codes[wrong]}, and {whole[wrong]:,} in "
-                "pl94_con of State.parquet, which are exact, too: these are totals of another census."
+                "pl94_con of State.parquet. Both are exact, so that the two files do not belong together."
             )
         whole = given if given is not None else whole
     if whole is None:

@@ -54,8 +54,9 @@ class PublicTotals:
         lost = place < 0
         if lost.any():
             raise FormatError(
-                f"{self.source}: block {blocks[lost][0].decode()} was measured and is not in it, nor are "
-                f"{int(lost.sum()) - 1} others: these are totals of another census, or of a part of it."
+                f"{self.source} lacks {int(lost.sum()):,} of the {len(blocks):,} measured blocks, for "
+                f"instance {blocks[lost][0].decode()}. Give the totals of the same census and of all "
+                "measured blocks."
             )
         return np.asarray(self.housing[place])
 

@@ -152,7 +152,7 @@ def _open_remote(path: RemotePath, texts: list[str] | None) -> Any:
     try:
         file = pq.ParquetFile(path.open_parts(), metadata=known, read_dictionary=texts, pre_buffer=True)
     except (pa.ArrowException, OSError) as error:
-        raise FormatError(f"{path.address}: not a whole Parquet file.") from error
+        raise FormatError(f"{path.address} cannot be read, or is not a whole Parquet file.") from error
     path.__dict__["footer"] = file.metadata
     return file
 
@@ -224,7 +224,9 @@ def read_metadata(path: Path) -> dict[str, Any]:
     """Return the JSON object under the key ``opendas``."""
     stored = open_parquet(path).metadata.metadata or {}
     if METADATA_KEY not in stored:
-        raise FormatError(f"{path.name}: no 'opendas' metadata; the file was not written by opendas.")
+        raise FormatError(
+            f"{path.name}: no 'opendas' metadata, which opendas writes into every Parquet file of a release."
+        )
     try:
         value = json.loads(stored[METADATA_KEY])
     except (ValueError, RecursionError) as error:

@@ -104,7 +104,7 @@ def household_cells(
         related,
     )
     kind = household_type_codes()[tuple(np.where(usable, part, 0).astype(np.int64) for part in parts)]
-    rule = "size, couple, children, generations and relatives contradict each other: no type of household"
+    rule = "FINAL_POP, HHT, CPLT, MULTG, PAOC, PAC and P18 together fit no household type"
     unknown = usable & (kind < 0)
     records.report(unknown, "HHT", rule, log)
     usable &= ~unknown
@@ -124,6 +124,6 @@ def _possible(
 ) -> Ints:
     """Return cells where they are usable and no structural zero, -1 elsewhere."""
     impossible = usable & ~product.possible[cells]
-    rule = f"an edit of {product.name} rules this age out, beside the other answers of the record"
+    rule = f"the age and the other answers of this record together are a structural zero of {product.name}"
     records.report(impossible, field, rule, log)
     return np.where(usable & ~impossible, cells, -1).astype(np.int64)

@@ -130,7 +130,13 @@ def _units(records: Records, find: Lookup, households: Product | None, log: Find
     people = records.numbers("FINAL_POP", 0, _MOST_PEOPLE, log, blank=0)
     oid = records.numbers("OIDTB", 0, _MOST, log)
     block = find.positions(oid)
-    records.report((oid >= 0) & (block < 0), "OIDTB", "expected a block of the GRF-C", log, GeographyError)
+    records.report(
+        (oid >= 0) & (block < 0),
+        "OIDTB",
+        "expected the OIDTABBLK of a block in the GRF-C",
+        log,
+        GeographyError,
+    )
     levels = UnitLevels(np.empty(0, dtype=np.int8), np.empty(0, dtype=np.int32))
     if households is not None:
         levels = unit_levels(records, quarters, vacancy, people, households, log)
@@ -150,7 +156,7 @@ def _check_mafids(units: CefUnits) -> None:
     repeated = is_repeated(units.mafid)
     log = FindingLog()
     report_rows(repeated, units.origins, "MAFID", "expected each MAFID once", log, SchemaError)
-    log.raise_if_any("The unit records contradict each other.")
+    log.raise_if_any("Several unit records have the same MAFID.")
 
 
 UNIT_COUNTS = "housing units and group quarters of each type in every block"
@@ -196,7 +202,7 @@ class CefReader(Reader):
             where = units.origins[0].where
             warnings += check_units(frame, histogram, self.spec.product, kind, where)
         if warnings and self.spec.strict:
-            raise DataError("Units and people contradict each other.", warnings)
+            raise DataError("Unit records and counts of people disagree.", warnings)
         return InputData(frame, histogram, (), self._declared(), warnings)
 
     def _publishes_units(self) -> bool:
@@ -326,7 +332,7 @@ def _cells(
     cell = ((hhgq * 2 + (age >= _ADULT)) * 2 + hispanic) * _RACES + race
     usable = (unit >= 0) & (age >= 0) & (hispanic >= 0) & (race >= 0)
     impossible = usable & ~product.possible[np.where(usable, cell, 0)]
-    rule = "this age is a structural zero in the type of group quarters of its unit"
+    rule = f"the age and the other answers of this record together are a structural zero of {product.name}"
     records.report(impossible, "QAGE", rule, log)
     return unit, np.where(usable & ~impossible, cell, -1)
 
@@ -340,14 +346,14 @@ def _check_type(records: Records, unit: Ints, hhgq: Ints, log: FindingLog) -> No
     records.report(apart, "RTYPE", rule, log)
     rule = "expected a code of group quarters, or blanks or 000"
     own = records.codes("QGQTYP", {0: 0, **GQ_CODES}, rule, log, blank=0)
-    rule = "expected blanks, or a type of group quarters as in the unit record"
+    rule = "expected blanks, 000, or a code of the same major type of group quarters as in the unit record"
     records.report(~apart & (unit >= 0) & (own > 0) & (own != hhgq), "QGQTYP", rule, log)
 
 
 def _compare(units: CefUnits, people: npt.NDArray[np.int32], log: FindingLog) -> None:
     """Record units of which FINAL_POP disagrees with VACS or with the person records."""
     vacant = (units.hhgq == 0) & (units.vacant != (units.people == 0))
-    rule = "expected 0 in a housing unit that VACS calls vacant, and more in others"
+    rule = "expected 0 in a housing unit that VACS calls vacant, and 1 or more in an occupied housing unit"
     report_rows(vacant, units.origins, "FINAL_POP", rule, log, SchemaError)
     rule = "expected the number of person records with this MAFID"
     report_rows(people != units.people, units.origins, "FINAL_POP", rule, log, SchemaError)

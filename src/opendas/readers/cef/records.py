@@ -230,5 +230,7 @@ def _report_wrong_lines(
         if not whole and (piece.endswith(b"\n") or pending != layout.width):
             wrong.append(line)
         line, pending = line + 1, 0
-    rule = f"expected a {layout.what} record of {layout.width} characters, with the line end of the first one"
+    rule = (
+        f"expected a {layout.what} record of {layout.width} characters, with the same line ending as line 1"
+    )
     log.add_rows(FormatError, where, wrong or [line], None, rule)

@@ -181,7 +181,7 @@ def unit_ids(batch: Batch, name: str, log: FindingLog) -> Codes:
     else:
         texts = text_of(batch, name, FindingLog())  # what is no text is told below
     usable = (np.strings.str_len(texts) > 0) & (np.strings.strip(texts) == texts)
-    rule = "expected an identifier, without spaces around it: every record belongs to someone"
+    rule = "expected an identifier in every record, without spaces around it"
     batch.report(~usable, name, rule, log, FormatError)
     return np.where(usable, texts, b"")
 
@@ -209,7 +209,7 @@ def codes_of(
         batch.report(codes < 0, name, rule, log, SchemaError)
     else:
         batch.report(asked & (codes < 0), name, rule, log, SchemaError)
-        rule = "expected no value in a record that does not have this attribute"
+        rule = "expected no value: by its other columns, this record does not have this attribute"
         batch.report(~asked & (codes >= 0), name, rule, log, SchemaError)
     return np.asarray(codes)
 
@@ -308,7 +308,7 @@ def coded_geocodes(batch: Batch, name: str, width: int | None, log: FindingLog) 
         or [True]
     )
     sized = np.array([width is None or len(text) == width for text in texts] or [True])
-    rule = "expected a geocode of plain ASCII characters"
+    rule = "expected a geocode: printable ASCII characters, without spaces around them"
     batch.report(~usable[index], name, rule, log, GeographyError)
     rule = f"expected a geocode of {width} characters"
     batch.report((usable & ~sized)[index], name, rule, log, GeographyError)

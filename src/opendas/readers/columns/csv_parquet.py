@@ -30,7 +30,15 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from opendas.arrays import Bools
-from opendas.errors import PATH_ERRORS, DataError, EnvironmentFailure, Finding, FormatError, SchemaError
+from opendas.errors import (
+    ENVIRONMENT_ERRORS,
+    PATH_ERRORS,
+    DataError,
+    EnvironmentFailure,
+    Finding,
+    FormatError,
+    SchemaError,
+)
 from opendas.files.storage.zips import DAMAGED_ZIP, opened_member
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.input.spec import MemoryTable, Source, ZipMember
@@ -42,7 +50,10 @@ PUBLIC_ROWS = 1 << 17
 _BLOCK_BYTES = 1 << 24
 _LEAST_ROWS = 1 << 16  # of a file whose columns are worth a thread each
 _TEXT = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
-_DAMAGED = "expected a whole CSV file in UTF-8, or a Parquet file; this one is damaged or of another kind"
+_DAMAGED = (
+    "expected a whole CSV file in UTF-8, or a Parquet file whose name ends in .parquet or .pq; this one is "
+    "damaged or of another kind"
+)
 _LIBRARY_ERRORS = (
     pa.ArrowException, OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, UnicodeDecodeError,
     textcsv.Error,
@@ -137,6 +148,8 @@ class _OwnWords:
             raise EnvironmentFailure(f"{self.path}: {PATH_ERRORS[errno.EISDIR]}.") from None
         if isinstance(error, PermissionError | FileNotFoundError):
             raise EnvironmentFailure(f"{self.path}: {os.strerror(error.errno or errno.ENOENT)}.") from None
+        if isinstance(error, OSError) and error.errno in ENVIRONMENT_ERRORS:
+            raise EnvironmentFailure(f"{self.path}: {ENVIRONMENT_ERRORS[error.errno]}.") from None
         if isinstance(error, _LIBRARY_ERRORS):
             raise _unreadable(self.source, None, _DAMAGED) from None
 
@@ -154,14 +167,15 @@ def _dialect(path: Path | ZipMember) -> _Dialect:
         names = next(textcsv.reader([text], delimiter=delimiter), [])
     log = FindingLog()
     if not text.strip() or "\0" in text:
-        nothing = "nothing" if line else "an empty file"
+        end = "the end of the file" if skip else "an empty file"
+        nothing = "a blank line" if line else end
         rule = _DAMAGED if text.strip() else f"expected a header with column names, found {nothing}"
         log.add(FormatError, shown_name(path), skip + 1, None, rule)
     if len(set(names)) < len(names):
         # Names are not quoted: without its header, the first line of a file is a record.
         times = Counter(names)
         again = [str(at) for at, name in enumerate(names, start=1) if times[name] > 1][:12]
-        rule = f"expected a header with each column name once; columns {', '.join(again)} have another's"
+        rule = f"expected a header with each column name once; the names of columns {', '.join(again)} repeat"
         log.add(FormatError, shown_name(path), skip + 1, None, rule)
     log.raise_if_any(f"{shown_name(path)} cannot be read.")
     return _Dialect(skip, delimiter, tuple(names))
@@ -245,16 +259,17 @@ def _check_columns(
         near = get_close_matches(name, known[:_COMPARED], n=1)
         # Digits that a name does not have may be those of a record, run into the header.
         same = near and set(filter(str.isdigit, near[0])) <= set(name)
-        hint = f'; did you mean "{near[0]}"?' if same else _shown_columns(path, known)
+        hint = f'; did you mean "{near[0]}"?' if same else _shown_columns(path, own, folders)
         log.add(FormatError, shown_name(path), None, name, f"this column is missing{hint}")
     log.raise_if_any(f"{shown_name(path)} lacks columns, or has several of one name.")
 
 
-def _shown_columns(path: Source | ZipMember, known: Sequence[str]) -> str:
+def _shown_columns(path: Source | ZipMember, own: Sequence[str], folders: Mapping[str, str]) -> str:
     """Name the columns there are, but not those of a text file: without its header, they are a record."""
     if isinstance(path, MemoryTable) or is_parquet(path):
-        return f"; the file has {', '.join(known[:12])}"
-    return f" among the {len(known)} of the first line, where a header with names is expected"
+        known = [*own, *folders]
+        return f"; there are {', '.join(known[:12])}{', ...' * (len(known) > 12)}"
+    return f"; the line that was read as the header has {len(own)} columns. Does the file have a header?"
 
 
 def _check_types(path: Source | ZipMember, schema: Any) -> None:
@@ -262,7 +277,7 @@ def _check_types(path: Source | ZipMember, schema: Any) -> None:
     log = FindingLog()
     for name, kind in zip(schema.names, schema.types, strict=True):
         if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
-            rule = "expected text or numbers, found lists, records or objects"
+            rule = "expected text or numbers, found a nested or an extension type"
             log.add(FormatError, shown_name(path), None, name, rule)
     log.raise_if_any(f"{shown_name(path)} cannot be read.")
 
@@ -360,8 +375,11 @@ def _opened(path: Path | ZipMember) -> IO[bytes]:
     except DAMAGED_ZIP as error:
         raise _unreadable(path, None, rule) from error
     if tables:
-        names = ", ".join(tables[:4])
-        rule = f"it holds {len(tables)} tables ({names} ...): unpack it, and name those of one kind"
+        names = ", ".join(tables[:4]) + ", ..." * (len(tables) > 4)
+        rule = (
+            f"expected a zip file with one table in it; this one holds {len(tables)} ({names}). Unpack it, "
+            "and give the tables of one kind"
+        )
     raise _unreadable(path, None, rule)
 
 
@@ -413,10 +431,11 @@ def _check_quotes(path: Path | ZipMember, dialect: _Dialect, rows: int, log: Fin
         count = -1
     if count == rows:
         log.note(
-            shown_name(path), "line numbers leave out blank lines, and line ends inside of quotation marks"
+            shown_name(path),
+            "line numbers leave out blank lines and line breaks inside quotation marks",
         )
     else:
-        rule = "expected a closing quotation mark for every one that opens a field"
+        rule = "expected a closing quotation mark at the end of each field that begins with one"
         log.add(FormatError, shown_name(path), line + 1, None, rule)
 
 

@@ -96,8 +96,8 @@ class Contributions:
         if not self.left_out:
             return ()
         rule = (
-            f"at_most = {self._bound.at_most}: {self.left_out:,} records of {self.larger:,} units are not "
-            f"counted, of {self.units:,} units in all"
+            f"at_most = {self._bound.at_most}: {self.left_out:,} records are not counted; they belong to "
+            f"{self.larger:,} of {self.units:,} units"
         )
         return (Finding(where, None, self._bound.unit_id, rule),)
 

@@ -41,8 +41,8 @@ class OtherLeaves:
         """Refuse a frame in which not every row has a place."""
         if _positions(geocodes, [self.other])[0] < 0:
             raise GeographyError(
-                f"the frame lists no leaf {self.other!r}, in which leaves that it does not list are counted "
-                "([geography] other)."
+                f"[geography] other: the frame lists no leaf {self.other!r}. Records of leaves that the "
+                "frame does not list are counted there; add it to the frame."
             )
 
     def places(self, batch: Batch, geocodes: Codes) -> Ints:

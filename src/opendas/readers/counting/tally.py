@@ -163,7 +163,10 @@ def tally_units(
     bound, product = spec.contribution, spec.product
     assert bound is not None
     if spec.selection is None:
-        raise PrivacyError(f"the records of each {bound.unit_id} are chosen under a key; nothing was read.")
+        raise PrivacyError(
+            f"[input] unit_id: which records of each {bound.unit_id} are counted is chosen under a key, and "
+            "none was given."
+        )
     total = 0
     size = product.schema.size
     warnings = FindingLog()
@@ -205,7 +208,7 @@ def tally_file(
         keys, counts, _ = _rows(batch, layout, product, frame, log, warnings)
         distinct, sums = _combine(keys, counts)
         if counts is not None and len(distinct) < len(keys):
-            rule = "some rows repeat leaf and cell; their counts were added"
+            rule = "from here on, some rows repeat a leaf and cell; their counts were added"
             warnings.add_rows(DataError, shown_name(path), [batch.first], None, rule)
         total += len(keys) if counts is None else exact_sum(counts)  # sums may have wrapped around already
         if total >= MAX_TOTAL:
@@ -307,7 +310,9 @@ def read_rows(
     kind = census_kind(spec.product)
     confidential = planning and spec.reader in ("records", "histogram")
     if confidential and leaves == "records":
-        refuse_to_open(spec, 'frame = "from-records" takes the leaves from the records')
+        refuse_to_open(
+            spec, 'frame = "from-records", instead of a public list, takes the leaves from the records'
+        )
     columns = _columns(spec, layout, levels, leaves)
     derive = kind is not None and not set(CENSUS_UNITS) & set(columns.units)
     if not derive:
@@ -321,8 +326,8 @@ def read_rows(
         return InputData(frame, without_counts(frame, spec), (), declared)
     if spec.contribution is not None and derive:
         raise ConfigError(
-            "[input] unit_id: give [input] units too. Otherwise they are derived from the records, and not "
-            "all of these are counted."
+            "[input] unit_id: give public unit counts in [input] units. Otherwise the reader derives them "
+            "from the records, and with unit_id it does not count every record."
         )
     layout = layout.beside(frame, spec)
     if spec.contribution is None:
@@ -338,7 +343,9 @@ def read_rows(
     else:
         broken = check_units(frame, histogram, spec.product, kind, shown_name(spec.paths[0]))
         if broken and spec.strict:
-            raise DataError("Records and public units contradict each other.", broken)
+            raise DataError(
+                "The records contradict public unit counts or constraints of the product.", broken
+            )
         warnings += broken
     if leaves != "records" and spec.frame_is_public:
         warnings += frame_findings(frame, histogram, spec.product, kind)

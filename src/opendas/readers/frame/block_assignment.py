@@ -114,7 +114,7 @@ def _members(path: Path) -> list[ZipMember]:
     with opened_zip(path) as archive:
         names = [name for name in archive.namelist() if _MEMBER.search(name)]
     if not names:
-        rule = "expected members called BlockAssign_ST.._.._....txt"
+        rule = "expected members called like BlockAssign_ST44_RI_VTD.txt"
         raise FormatError(f"{path.name}: no block assignment.", [Finding(path.name, None, None, rule)])
     return [ZipMember(path, name) for name in names]
 
@@ -160,7 +160,8 @@ def _table(path: Path, geocode: str, log: FindingLog, *, census: bool) -> list[A
         fields = {(match.group(1) or match.group(2)).lower(): name for name, match in equal}
         if len(fields) < len(equal):
             rule = (
-                f"expected one plan of a kind, found {', '.join(name for name, _ in equal)}; keep one of each"
+                "expected one column for each kind of district, found "
+                f"{', '.join(name for name, _ in equal)}; keep one of each kind"
             )
             log.add(FormatError, path.name, None, None, rule)
             return []
@@ -257,7 +258,7 @@ class AssignedReader(Reader):
         paths = expand_paths(spec.block_assignment, Path(), "[geography] block_assignment")
         frame, findings = with_assignments(frame, paths, known=known_blocks(spec), geocode=spec.geocode)
         if findings and spec.strict:
-            raise GeographyError("Block assignment and input do not fit together.", findings)
+            raise GeographyError("The block assignment does not list every leaf.", findings)
         return frame, findings
 
 
@@ -304,13 +305,13 @@ def _check_known(
     blocks, codes = _joined(parts)
     if known is not None:
         wrong = positions_of(known, blocks) < 0
-        rule = "expected a block that the input knows; files of another census have other blocks"
+        rule = "expected a block that the input lists; blocks of another census have other codes"
     elif census:
         wrong = positions_of(np.unique(frame.geocodes.astype("S2")), blocks.astype("S2")) < 0
         rule = "expected a block in a state of the input"
     else:
         wrong = np.full(len(blocks), bool(np.all(positions_of(frame.geocodes, blocks) < 0)))
-        rule = "expected geocodes of the input; none of the files' is one"
+        rule = "expected geocodes of the input; these files have none of them"
     wrong &= (codes != b"") & (blocks != b"")
     report_rows(wrong, [part.origin for part in parts], parts[0].field, rule, log, GeographyError)
 

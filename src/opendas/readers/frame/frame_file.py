@@ -97,7 +97,7 @@ def hierarchy(spec: ReaderSpec) -> Hierarchy:
         return Hierarchy("block", CENSUS_PREFIX["block"], (), spec.root)
     names = [rule.name for rule in spec.levels]
     if len(set(names)) != len(names):
-        raise ConfigError("[geography] levels: each name once.")
+        raise ConfigError("[geography] levels: two levels have the same name; give each its own.")
     *above, leaf = spec.levels
     if leaf.column not in (None, spec.geocode):
         raise ConfigError(
@@ -106,7 +106,10 @@ def hierarchy(spec: ReaderSpec) -> Hierarchy:
         )
     prefixes = [rule.prefix for rule in spec.levels if rule.prefix is not None]
     if prefixes != sorted(set(prefixes)):
-        raise ConfigError("[geography] levels: prefixes grow from the top to the leaf, so that levels nest.")
+        raise ConfigError(
+            "[geography] levels: each prefix must be longer than that of the level above, so that levels "
+            "nest."
+        )
     for rule in above:
         if (rule.prefix is None) == (rule.column is None):
             raise ConfigError(f"[geography] levels: {rule.name!r} needs either a prefix or a column.")

@@ -83,7 +83,8 @@ def read_blocks(paths: Sequence[Source]) -> GrfcBlocks:
     if not geocodes:
         raise no_rows(paths[0])
     joined = {category: np.concatenate(parts) for category, parts in areas.items()}
-    return _unique(np.concatenate(geocodes), np.concatenate(oids), joined, origins)
+    fields = {category: name for known in columns for category, name in known.items()}
+    return _unique(np.concatenate(geocodes), np.concatenate(oids), joined, fields, origins)
 
 
 def _area_columns(known: Sequence[str]) -> dict[str, str]:
@@ -105,16 +106,20 @@ def _areas(batch: Batch, category: str, column: str | None, geocodes: Codes, log
     return codes
 
 
-def _unique(geocodes: Codes, oids: Ints, areas: dict[str, Codes], origins: list[Origin]) -> GrfcBlocks:
+def _unique(
+    geocodes: Codes, oids: Ints, areas: dict[str, Codes], fields: Mapping[str, str], origins: list[Origin]
+) -> GrfcBlocks:
     """Return each block once, or tell which rows contradict others."""
     _, first, index = np.unique(geocodes, return_index=True, return_inverse=True)
     same = oids == oids[first[index]]
     log = FindingLog()
-    report_rows(~same, origins, OID_COLUMN, "expected one number for each block", log, GeographyError)
+    report_rows(
+        ~same, origins, OID_COLUMN, "expected the same number in every row of a block", log, GeographyError
+    )
     for category, codes in areas.items():
         apart = codes != codes[first[index]]
         rule = f"expected one {category} for each block, as in its first row"
-        report_rows(apart, origins, AREA_COLUMNS[category][0], rule, log, GeographyError)
+        report_rows(apart, origins, fields[category], rule, log, GeographyError)
     twice = np.zeros(len(geocodes), dtype=bool)
     twice[first[is_repeated(oids[first])]] = True
     rule = "expected each number for one block only"

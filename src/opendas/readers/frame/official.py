@@ -105,8 +105,8 @@ def places_of_blocks(frame: Frame, listed: Codes, source: str) -> Ints:
     lost = place < 0
     if lost.any():
         raise GeographyError(
-            f"block {frame.geocodes[lost][0].decode()} was measured and is not in {source}, nor are "
-            f"{int(lost.sum()) - 1:,} others of {len(frame):,}: this is the geography of another census, or "
-            "of other states."
+            f"{source} lacks {int(lost.sum()):,} of the {len(frame):,} measured blocks, for instance "
+            f"{frame.geocodes[lost][0].decode()}. Give the geography of the same census and of all states "
+            "measured."
         )
     return place

@@ -174,7 +174,7 @@ def check_units(
 def unit_rules(product: Product, kind: CensusKind | None, columns: Sequence[str]) -> list[tuple[str, str]]:
     """Return what units are checked for: column, and what is said where it is otherwise."""
     rules = (
-        [("hu", "the frame has another number of housing units than the input")] if kind == "units" else []
+        [("hu", "the frame and the input differ in the number of housing units")] if kind == "units" else []
     )
     return (
         rules

@@ -47,12 +47,13 @@ def expand_paths(
         for file in found:
             if file.exists() and not file.is_file():
                 raise ConfigError(
-                    f"{key}: {file} is a pipe or a device, and input is read twice. Save it as a file."
+                    f"{key}: {file} is no regular file (perhaps a pipe or a device), and input is read more "
+                    "than once. Save it as a file."
                 )
         if not found:
             raise ConfigError(
-                f"{key}: nothing found at {one}. Relative paths start from the run file's folder; a "
-                f"folder must hold files that end in {', '.join(_SUFFIXES[:4])} or the like."
+                f"{key}: nothing found at {base / expanded(one)}. A folder must hold files that end in "
+                f"{', '.join(_SUFFIXES[:4])} or the like."
             )
         files += found
     return tuple(sorted(dict.fromkeys(files)))
@@ -63,7 +64,7 @@ def expanded(path: str | Path) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise ConfigError(f"{path}: there is no user, or no folder of a user, of that name.") from error
+        raise ConfigError(f"{path}: the home folder that ~ stands for is not known.") from error
 
 
 def is_data(file: PurePath) -> bool:

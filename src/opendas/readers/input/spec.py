@@ -246,8 +246,8 @@ def refuse_to_open(spec: ReaderSpec, why: str) -> None:
     """Refuse to open confidential records only to plan, unless that was asked for."""
     if not spec.plan_from_records:
         raise PrivacyError(
-            f"{why}: without opening the confidential records there is nothing to plan on. Give a public "
-            "file, or --read-records (read_records=True); what is then shown tells something of the records."
+            f"{why}, and a plan does not open confidential records unless you allow it with --read-records "
+            "(read_records=True). What it then shows reveals something about the records."
         )
 
 

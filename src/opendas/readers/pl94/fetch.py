@@ -32,7 +32,10 @@ _CHUNK = 1 << 20
 def pl94_url(state: State, year: int) -> str:
     """Return where the Bureau keeps a state's file."""
     if year not in _ROOTS:
-        raise ConfigError(f"no redistricting files of {year}; there are {', '.join(map(str, PL94_YEARS))}.")
+        raise ConfigError(
+            f"redistricting files of {year} cannot be fetched; those of "
+            f"{' and '.join(map(str, PL94_YEARS))} can."
+        )
     return f"{_ROOTS[year]}/{state.name.replace(' ', '_')}/{state.postal.lower()}{year}.pl.zip"
 
 
@@ -57,8 +60,7 @@ def fetch_pl94(state: str, year: int, to: Path) -> Path:
             raise EnvironmentFailure(f"The Census Bureau's site answered {error.code}. {manual}") from None
         except (URLError, HTTPException, ConnectionError, socket.gaierror, TimeoutError):
             raise EnvironmentFailure(
-                "The Census Bureau's site cannot be reached: there is no internet here, or the site is down. "
-                + manual
+                f"The Census Bureau's site could not be reached, or the connection broke off. {manual}"
             ) from None
         file.flush()
         try:

@@ -86,7 +86,10 @@ def check_tables(
         rule = f"the cells of table {name} of this block do not add up to its total"
         add(table[:, 0] != races + hispanic, name, rule)
     for index, group in enumerate(AGE_BY_HISPANIC):
-        rule = f"tables P1 to P4 of this block contradict each other: fewer than none {group}"
+        rule = (
+            "tables P1 to P4 of this block contradict each other: they imply a negative number of people "
+            f"{group}"
+        )
         add(np.asarray((implied[:, index] < 0).any(axis=1)), "P1-P4", rule)
     units = tables["H1"].astype(np.int64)
     wrong = units[:, 0] != units[:, 1] + units[:, 2]

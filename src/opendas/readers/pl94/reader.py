@@ -199,8 +199,8 @@ def _required_kind(spec: ReaderSpec) -> CensusKind:
     kind = census_kind(spec.product)
     if kind is None:
         raise ConfigError(
-            f'reader "{spec.reader}" reads for pl94-persons and pl94-units (or a product with the same '
-            f'attributes), not for {spec.product.name!r}; try reader = "records" or "histogram".'
+            f'reader "{spec.reader}" reads only for pl94-persons, pl94-units and products with the same '
+            f'attributes, not for {spec.product.name!r}; try reader = "records" or "histogram".'
         )
     return kind
 
@@ -227,7 +227,9 @@ def _read_states(spec: ReaderSpec, *, with_counts: bool) -> InputData:
         code = state.geocodes[0][:2]
         if code in seen:
             rule = f"state {code.decode()} has been read from {seen[code]} already"
-            raise GeographyError("each state is read once.", [Finding(path.name, None, "STATE", rule)])
+            raise GeographyError(
+                "two input files are of the same state.", [Finding(path.name, None, "STATE", rule)]
+            )
         seen[code] = path.name
         states.append(state)
     if spec.strict and warnings:

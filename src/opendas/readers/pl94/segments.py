@@ -60,7 +60,7 @@ def check_members(path: Path, roles: Iterable[str]) -> None:
 
 
 _UNPACKED = "The redistricting file cannot be unpacked."
-_WHOLE = "expected the official zip file, whole; download it again"
+_WHOLE = "expected the official zip file, whole; delete this one and download it again"
 
 
 def _extract(archive: zipfile.ZipFile, path: Path, name: str) -> Member:
@@ -184,7 +184,7 @@ def _diagnose(
         if not row:
             continue
         if len(log) - before >= limit:
-            log.add(FormatError, member.where, None, None, f"stopped after {limit} wrong fields")
+            log.add(FormatError, member.where, None, None, f"the lines from {line} on were not checked")
             return
         if len(row) != len(columns):
             log.add(FormatError, member.where, line, None, expected)
