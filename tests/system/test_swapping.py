@@ -188,5 +188,5 @@ def test_only_records_with_households_are_swapped(census: Path, tmp_path: Path) 
         '[run]\nproduct = "pl94-persons"\n[input]\nreader = "pl94-2020"\n'
         f'path = "{census / "fb2020.pl.zip"}"\n[budget]\npreset = "pr2020-persons"\n'
     )
-    with pytest.raises(ConfigError, match="swapping takes records"):
+    with pytest.raises(ConfigError, match="swapping reads one record a person"):
         od.swap(od.load(run), tmp_path / "swapped")
