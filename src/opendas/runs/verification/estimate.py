@@ -89,8 +89,8 @@ def check_estimate_again(
             moved = sum(types.moved.values())
             require(
                 moved == certified.get("moved"),
-                f"{certified.get('moved')} records with another type of unit are certified, and {moved} "
-                "found when estimated again.",
+                f"{certified.get('moved') or 'no'} records with another type of unit are certified, and "
+                f"{moved} found when estimated again.",
             )
         families = Path(folder) / "families.parquet"
         solved = FamilyFile(families, run.spine.names, estimation.finished()).write()
