@@ -455,8 +455,8 @@ def test_a_table_is_shown_and_its_files_are_those_of_init_table(tmp_path: Path) 
         "patient",
     ]
     assert "0-4, 5-17, 18-24" in page.text  # proposed classes of ages
-    assert "a weight: every row counts once" in page.text
-    assert "some have several rows, of which the run file counts 3" in page.text
+    assert "it seems to be a weight" in page.text
+    assert "some have several rows, of which the run file counts at most 3" in page.text
     assert not (tmp_path / "files").exists()
     # the answers: no ages; one row is a stay
     form |= {"use.3": "not used", "unit": "stay", "action": "look"}
@@ -479,7 +479,7 @@ def test_a_table_is_shown_and_its_files_are_those_of_init_table(tmp_path: Path) 
     )
     again = client.post("/table", data=form | {"action": "write"}, headers=mine)
     assert again.status_code == 422
-    assert "there already, and not overwritten" in again.text
+    assert "already exist. Nothing was overwritten" in again.text
 
 
 def test_classes_of_numbers_are_edited_as_the_questions_of_init_table_ask_for_them(tmp_path: Path) -> None:

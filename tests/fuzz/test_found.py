@@ -190,7 +190,7 @@ def test_guesses_of_odd_tables(tmp_path: Path) -> None:
     path.write_text("geocode,a,count\n01,²,1\n02," + "9" * 5000 + ",2\n02,1²,3\n")
     assert len(guess_table(path).attributes["a"]) == 3
     path.write_text("geocode,a,a\n01,x,y\n02,y,x\n")
-    with pytest.raises(FormatError, match="two columns have one name"):
+    with pytest.raises(FormatError, match="two columns have the same name"):
         guess_table(path)
 
 
@@ -207,10 +207,13 @@ def test_a_guess_of_a_damaged_parquet_file(tmp_path: Path) -> None:
 # Configuration ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", ["[" * 5000 + "1" + "]" * 5000, "1" + "0" * 5000])
-def test_a_run_file_that_the_parser_gives_up_on(tmp_path: Path, value: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("[" * 5000 + "1" + "]" * 5000, "values are nested too deeply"), ("1" + "0" * 5000, "too many digits")],
+)
+def test_a_run_file_that_the_parser_gives_up_on(tmp_path: Path, value: str, said: str) -> None:
     (tmp_path / "run.toml").write_text(f"[run]\nproduct = {value}\n")
-    with pytest.raises(ConfigError, match=r"run\.toml: no valid TOML"):
+    with pytest.raises(ConfigError, match=rf"run\.toml: .*{said}"):
         load_run_file(tmp_path / "run.toml")
 
 

@@ -201,9 +201,9 @@ def test_a_table_saved_by_a_spreadsheet_reads_like_any_other(mini: Path, capsys:
     [
         (b"", "required key is missing"),
         (b"\x80\x81\xff" * 300, "UTF-8"),
-        (b"\0" * 300, "no valid TOML"),
-        (b"[run\n", "no valid TOML"),
-        (b"geocode,kind,age,count\n", "no valid TOML"),
+        (b"\0" * 300, "not valid TOML"),
+        (b"[run\n", "not valid TOML"),
+        (b"geocode,kind,age,count\n", "not valid TOML"),
     ],
 )
 @pytest.mark.parametrize("name", ["run.toml", "product.toml"])
@@ -266,7 +266,7 @@ def test_no_run_file(mini: Path, capsys: Capture, command: str, name: str) -> No
         ),
         ('name = "town"', 'name = "region"', 2, "each geolevel once"),
         ('name = "town"', 'name = "REGION"', 2, "upper and lower case alike"),
-        ("prefix = 4", "prefix = 1", 2, "top first"),
+        ("prefix = 4", "prefix = 1", 2, "from the top down"),
         ("prefix = 6", "prefix = 9", 3, "9 characters"),
         ("prefix = 4", 'column = "TOWN"', 3, "TOWN"),
         ('"kind * minor" =', '"kind * minr" =', 2, "'minr' is neither"),

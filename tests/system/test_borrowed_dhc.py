@@ -170,8 +170,8 @@ def test_units_that_are_refused(with_units: Path, tmp_path: Path, capsys) -> Non
         return " ".join(capsys.readouterr().err.split())
 
     tie = ("--tie", with_units / "pl94")
-    assert "agree with a release of pl94-units: give one with --tie" in refused(2)
-    assert "knows no counts of an earlier release" in refused(2, *tie, "--estimator", "informed")
+    assert "must agree with a release of pl94-units. Give one with --tie" in refused(2)
+    assert "cannot keep counts of an earlier release" in refused(2, *tie, "--estimator", "informed")
     assert "the variances are not those of the preset us2020-dhc-units" in refused(
         3, *tie, "--budget", "us2020-dhc-units"
     )
@@ -355,8 +355,8 @@ def test_ties_that_are_refused(made: Path, tmp_path: Path, capsys) -> None:
         assert not (tmp_path / "out").exists()
         return " ".join(capsys.readouterr().err.split())
 
-    assert "give one with --tie" in refused(2, nmf)
-    assert "knows no counts of an earlier release" in refused(
+    assert "Give one with --tie" in refused(2, nmf)
+    assert "cannot keep counts of an earlier release" in refused(
         2, nmf, "--tie", made / "pl94", "--estimator", "informed"
     )
     pl = tmp_path / "pl" / "pl94-persons"

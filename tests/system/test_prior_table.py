@@ -104,7 +104,7 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
         run_with(tmp_path / "a", prior_table("../earlier.csv"), 'estimator = "informed"')
     with pytest.raises(ConfigError, match="no such file"):
         run_with(tmp_path / "b", prior_table("none.csv"))
-    with pytest.raises(PrivacyError, match="is the input of this run, which is confidential"):
+    with pytest.raises(PrivacyError, match="is an input of this run, which OpenDAS treats as confidential"):
         run_with(tmp_path / "c", prior_table("../c/counts.csv"))
     with pytest.raises(ConfigError, match="neither attribute nor recode"):
         run_with(tmp_path / "d", prior_table("../earlier.csv").replace("minor", "tenure"))
@@ -135,5 +135,5 @@ def test_a_file_among_those_of_the_input_is_no_prior_table(tmp_path: Path, path:
     written = write_mini(tmp_path, run=POSTERIOR, more=prior_table("records/counts.csv"))
     (tmp_path / "counts.csv").rename(folder / "counts.csv")
     written.write_text(written.read_text().replace('path = "counts.csv"', f'path = "{path}"'))
-    with pytest.raises(PrivacyError, match="is the input of this run, which is confidential"):
+    with pytest.raises(PrivacyError, match="is an input of this run, which OpenDAS treats as confidential"):
         load(written)

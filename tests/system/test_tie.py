@@ -231,7 +231,7 @@ def test_a_changed_tie_or_a_moved_record_is_found(world: Path, tmp_path: Path, f
     [
         (('release = "first"', 'release = "nowhere"'), 2, "holds no release"),
         (('release = "first"', 'release = "second"'), 2, "this release holds fine"),
-        (('product = "fine.toml"', 'product = "product.toml"'), 2, "does not say what of it agrees"),
+        (('product = "fine.toml"', 'product = "product.toml"'), 2, "does not say what must agree"),
         (("[input]", 'drop_invariants = ["total@region"]\n[input]'), 2, "publishes total@region exactly"),
         (("frame.csv", "units.csv"), 3, "is not that of this frame"),
         (("frame.csv", "other.csv"), 3, "is a release of another frame"),
@@ -560,7 +560,7 @@ def test_people_of_types_without_a_unit_get_another_type(typed: Path, tmp_path: 
     ("change", "code", "expected"),
     [
         (("typed.toml", 'lower = "lowers", ', ""), 2, "'upper' has a column and 'lower' has none"),
-        (("typed.toml", 'lower = "lowers"', 'low = "lowers"'), 2, "no level 'low' of one attribute"),
+        (("typed.toml", 'lower = "lowers"', 'low = "lowers"'), 2, "'kind' has no level 'low'"),
         (("typed-frame.csv", ",0,0\n", ",0,1\n"), 3, "units of the types lower, upper"),
     ],
 )

@@ -294,16 +294,20 @@ def test_the_companion_agrees_with_an_earlier_release_and_the_frame(world: Path,
 @pytest.mark.parametrize(
     ("file", "change", "expected"),
     [
-        ("units.toml", ('rows = { vacant = ["empty"], ', "rows = { "), "nothing counts 'vacant'"),
+        (
+            "units.toml",
+            ('rows = { vacant = ["empty"], ', "rows = { "),
+            "neither rows nor columns name 'vacant'",
+        ),
         ("units.toml", ('"dormitories"', '"barracks"'), "needs the units barracks"),
         ("units.toml", ('["empty"]', '["lived-in"]'), "is named twice"),
         ("households.toml", ('product = "small-units"', 'product = "other"'), "needs a [tie] with product"),
         ("households.toml", ("renter = [", "tenant = ["), "no row 'tenant'"),
-        ("units.toml", ("group quarters", "facility"), "both count the same protected units"),
+        ("units.toml", ("group quarters", "facility"), "both need the same one"),
         ("run.toml", ("[input]", 'estimator = "informed"\n[input]'), "Use estimator topdown"),
         ("run.toml", ("status =", "state ="), "'state'"),
         ("run.toml", ('status = "1/3", ', 'age = "1/3", '), "gives nothing to"),
-        ("run.toml", ("[geography]", 'unit_id = "age"\nat_most = 2\n[geography]'), "one row a unit"),
+        ("run.toml", ("[geography]", 'unit_id = "age"\nat_most = 2\n[geography]'), "one row per unit"),
     ],
 )
 def test_a_pair_that_does_not_fit_together_is_refused(

@@ -211,9 +211,9 @@ def test_all_errors_come_together_with_their_lines(tmp_path: Path) -> None:
         (
             "[input]",
             '[geography]\nlevels = [{ name = "a", prefix = 5 }, { name = "b", prefix = 2 }]\n[input]',
-            "top first",
+            "from the top down",
         ),
-        ("[run]", "[run]\n[run]", "no valid TOML"),
+        ("[run]", "[run]\n[run]", "not valid TOML"),
     ],
 )
 def test_wrong_values_are_named(tmp_path: Path, old: str, new: str, expected: str) -> None:

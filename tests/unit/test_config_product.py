@@ -178,7 +178,7 @@ def test_structural_zeros_by_recodes_and_runs(tmp_path: Path, zero: str, groups:
     [
         ('broad = ["black"]', r"'black' is not a level of 'broad'"),
         ('group = ["other..white"]', r"'other..white' is not a level of 'group'"),
-        ('broad = ["other"]\ngroup = ["white"]', "leaves no level of 'group'"),
+        ('broad = ["other"]\ngroup = ["white"]', "have no level of 'group' in common"),
         ('braod = ["other"]', "did you mean broad"),
     ],
 )
@@ -200,8 +200,8 @@ def test_a_recode_may_leave_levels_to_others(tmp_path: Path) -> None:
     found = load_product(with_recode('levels = { known = ["hispanic..white"] }\nothers = "elsewhere"'))
     assert found.recodes[1].groups == (("known", ("hispanic", "white")), ("elsewhere", ("black", "other")))
     for wrong, message in (
-        ('levels = { known = ["hispanic..other"] }\nothers = "elsewhere"', "every level is named"),
-        ('levels = { known = ["hispanic..white"] }\nothers = "known"', "is a group that is named"),
+        ('levels = { known = ["hispanic..other"] }\nothers = "elsewhere"', "every level has a group already"),
+        ('levels = { known = ["hispanic..white"] }\nothers = "known"', "is already a group in levels"),
         ('levels = { known = ["hispanic..white"] }', 'give others = "LABEL"'),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -185,7 +185,7 @@ cell = "b"
 column = "rooms"
 """
     (folder / "patients.toml").write_text(PRODUCT + more)
-    with pytest.raises(ConfigError, match=r"bounds .*old.*b.*, which count some cells several times"):
+    with pytest.raises(ConfigError, match=r"bounds .*old.*b.*, of which several count the same cells"):
         settle(folder, OWN.replace("[input]", 'estimator = "posterior"\n[input]'))
 
 
@@ -193,7 +193,7 @@ column = "rooms"
     ("text", "expected"),
     [
         (OWN.replace('frame = "wards.csv"', ""), "frame: required with reader records"),
-        (OWN.replace("levels", 'root = "us"\nlevels'), "root: census readers only"),
+        (OWN.replace("levels", 'root = "us"\nlevels'), "root: for census readers only"),
         (OWN.replace('frame = "wards.csv"', 'frame = "absent.csv"'), "absent.csv: no such file"),
         (OWN.replace("data.csv", "absent.csv"), "absent.csv"),
         (
@@ -212,7 +212,7 @@ column = "rooms"
         (OWN + '[[passes.earlier]]\nrounder = { "*" = [["agee"]] }', "earlier: query group 'agee'"),
         (OWN + '[[passes.earlier]]\nrounder = { "*" = [["detailed"]] }', "leaves nothing for the last"),
         (OWN.replace("[input]", 'drop_invariants = ["totl"]\n[input]'), "did you mean total?"),
-        (CENSUS.replace("pl94-persons", "patients.toml"), "is read by records or histogram"),
+        (CENSUS.replace("pl94-persons", "patients.toml"), "use reader records or histogram"),
         (CENSUS + '[geography]\nframe = "wards.csv"', "frame: not with reader pl94-2010"),
         (CENSUS + 'geocode = "GEOID"', "geocode: not with reader pl94-2010"),
     ],

@@ -329,5 +329,5 @@ def test_a_domain_that_was_found_at_the_loss_of_one_row_is_not_taken_for_units()
     found = {"act": "00112233445566778899aabbccddeeff", "rho": "1/20", "delta": "1e-11"}
     private = {"provenance": "private", "discovery": found}
     assert unit_run(geography=private).resolved.domain.discoveries
-    with pytest.raises(PrivacyError, match="a who with several"):
+    with pytest.raises(PrivacyError, match="one who may have several"):
         unit_run(geography=private, unit_id="who", at_most=1)

@@ -49,7 +49,7 @@ BAD = {
     ),
     "entities that nobody knows": (
         'spine = [{ step = "block_groups", entities = ["plase"] }]',
-        ["step block_groups knows no entities 'plase'", "did you mean place?"],
+        ["step block_groups names unknown entities 'plase'", "did you mean place?"],
     ),
     "no entities": ('spine = "optimized"\nentities = []', ["empty list of entities", "production rule"]),
     "no entities in a step": (

@@ -89,7 +89,7 @@ class StatedBudget:
             for level in levels
             if shares[level]
         }
-        here = "" if kept == 1 else ", but for the geolevels that are not here"
+        here = "" if kept == 1 else ", without the geolevels that the file lacks"
         yield StatedBudget(f"{self.words}{here}", self.rho * kept * part, shares, queries)
         words = f"the shares of {self.words}"
         for rho in (self.rho, Fraction(observed / float(part)).limit_denominator(_PLAIN)):
@@ -119,9 +119,10 @@ def implied_budget(
     if uneven is not None:
         leaf, number, least, most = uneven
         raise FormatError(
-            f"the noise cannot come from one budget: rho above block {_code(spine, leaf)} is {least:.6g}, "
-            f"and above others {most:.6g}. They differ most at {spine.names[number]}: a part of its "
-            "measurements is missing, or variances were changed. opendas nmf shows what is there."
+            f"the noise cannot come from one budget: rho from the top down to block {_code(spine, leaf)} "
+            f"sums to {least:.6g}, and down to another block to {most:.6g}. They differ most at "
+            f"{spine.names[number]}: a part of its measurements may be missing, or variances may have been "
+            "changed. opendas nmf shows what the file holds."
         )
     observed = float(sum(level[0] for level in spent))  # on the way from the top to the first leaf
     given = (
@@ -149,8 +150,9 @@ def implied_budget(
         return budget.spec(), shared
     if stated is not None:
         raise FormatError(
-            f"the variances are not those of {stated.words}: {unlike or 'it has other geolevels'} "
-            "Leave out --budget to take the budget that the variances tell."
+            f"the variances are not those of {stated.words}: "
+            f"{unlike or 'its shares do not fit the geolevels of the file.'} Leave out --budget to infer the "
+            "budget from the variances."
         )
     return _rounded(spine, noisy, published)
 
@@ -183,7 +185,8 @@ def _shares_by(
         planned = {query: share for query, share in planned.items() if share}
         if asked.any() and set(queries) != set(planned):
             other = sorted(set(queries) ^ set(planned))[0]
-            return f"at {level.geolevel} query {other!r} is in one and not in the other."
+            has, lacks = ("the file", "that budget") if other in queries else ("that budget", "the file")
+            return f"at {level.geolevel} {has} has query {other!r}, and {lacks} does not."
         if not own[number]:
             found.append(None)
             continue
@@ -200,8 +203,8 @@ def _shares_by(
                 sigma2 = 1 / (budget.rho * own[number] * planned[query])
                 variance = level.variances[kind, queries.index(query)]
                 return (
-                    f"query {query!r} at {level.geolevel} has variance {variance:.8g}, and by that "
-                    f"budget {DiscreteGaussian(sigma2).variance:.8g}."
+                    f"query {query!r} at {level.geolevel} has variance {variance:.8g} in the file, and "
+                    f"{DiscreteGaussian(sigma2).variance:.8g} by that budget."
                 )
             multiples[kind] = fitting[0]
         found.append(Shares.of(multiples, level.which))
@@ -258,9 +261,9 @@ def _rounded(
     )
     if plain is None:
         raise FormatError(
-            "these variances are of no known budget, and on every way from the top to a block some geounit "
-            "was bypassed, so that the shares of the geolevels cannot be told apart. State the budget: "
-            "--budget PRESET, or --budget RUN.toml."
+            "no preset has these variances, and on every path from the top to a block some geounit lacks the "
+            "measurements that others of its geolevel have. So the shares of the geolevels cannot be told "
+            "apart. State the budget: --budget PRESET, or --budget RUN.toml."
         )
     rhos: dict[str, dict[str, Fraction]] = {}
     for level, variance, kind, measured in zip(noisy, published, plain, there, strict=True):
@@ -281,12 +284,12 @@ def _rounded(
     found = _shares_by(budget, noisy, published)
     if isinstance(found, str):
         raise FormatError(
-            f"these variances are of no known budget, and not of one that gives shares to geolevels: {found} "
-            "State the budget: --budget PRESET, or --budget RUN.toml."
+            "no preset has these variances, and a budget inferred from some geounits does not fit all: "
+            f"{found} State the budget: --budget PRESET, or --budget RUN.toml."
         )
     shared = replace(spine, shares=tuple(found))
     try:
         shared.check_paths([budget.geolevels[name] for name in spine.names])
     except BudgetError as error:
-        raise FormatError(f"the variances are of no one budget: {error}") from error
+        raise FormatError(f"the variances cannot come from one budget: {error}") from error
     return budget.spec(), shared

@@ -95,8 +95,8 @@ def borrow(
     """
     if estimator == BLOCK_BY_BLOCK:
         raise ConfigError(
-            "estimator block-by-block uses what blocks were asked and nothing above them; published files "
-            "have measurements at every geolevel. Use topdown, informed or posterior."
+            "estimator block-by-block would use the measurements of blocks alone, and none of the geolevels "
+            "above them. Use topdown."
         )
     run_of = partial(_borrowed, path, file, estimator, frame, budgets or {}, tie)
     first = None if file.product.companion is None else run_of(file.companion(), None)
@@ -117,14 +117,14 @@ def _borrowed(
     asked = [len(level) for level, noisy in zip(tree.spine.levels, tree.levels, strict=True) if noisy.queries]
     if not asked or asked[-1] < len(tree.spine.leaf):  # a block alone in what was asked above it is that
         raise FormatError(
-            "Block.parquet/DPQuery: no block was measured, or this part of the file is missing: microdata of "
-            "blocks cannot be made of what is above them."
+            "Block.parquet/DPQuery: no block was measured, or this part of the file is missing. Microdata of "
+            "blocks cannot be estimated from the geolevels above alone."
         )
     product = _product_of_file(tree)
     if (tie is not None or first is not None) and estimator in WHOLE_TREE:
         raise ConfigError(
-            f"estimator {estimator} fits all levels together and knows no counts of an earlier release. "
-            "Use topdown."
+            f"estimator {estimator} estimates all geolevels together and cannot keep counts of an earlier "
+            "release. Use topdown."
         )
     if estimator == POSTERIOR:
         refuse_posterior(Mechanism.DISCRETE_GAUSSIAN, product, product.invariants, tree.spine.leaf.name)
@@ -189,8 +189,8 @@ def borrow_together(
         tied = _check_tie(path, file, release)
         if name in found:
             raise ConfigError(
-                f"{path}: measurements of {name} appear twice; files of two censuses, or of two vintages, "
-                "are estimated one at a time."
+                f"{path}: measurements of {name} appear twice. Estimate files of two censuses, or of two "
+                "vintages, in separate runs."
             )
         second = file.product.companion
         names = (name,) if second is None else (name, second.name)
@@ -201,10 +201,12 @@ def borrow_together(
         _check_alike(found[name].run, next(iter(found.values())).run)
     if release is not None and not any((one.companion or one).run.product.tied for one in found.values()):
         raise ConfigError(
-            f"--tie: none of {', '.join(found)} agrees with a redistricting release; leave it out."
+            f"--tie: {', '.join(found)} need not agree with a redistricting release; leave it out."
         )
     if stated:
-        raise ConfigError(f"--budget: of {', '.join(stated)}, and the files are of {', '.join(found)}.")
+        raise ConfigError(
+            f"--budget states the budget of {', '.join(stated)}, but the files are of {', '.join(found)}."
+        )
     units = {name: counts for one in found.values() for name, counts in one.run.frame.units.items()}
     return tuple(_with_units(one, units) for one in found.values())
 
@@ -244,14 +246,14 @@ def _check_alike(run: Run, first: Run) -> None:
     if not np.array_equal(one.geocodes, other.geocodes):
         codes = np.setxor1d(one.geocodes, other.geocodes).tolist()
         code = codes[0].decode()
-        raise FormatError(f"{names} are of different blocks, for instance {code}: files of two censuses.")
+        raise FormatError(f"{names} have different blocks: only one has {code}. Give files of one census.")
     units = [each.units["hu"] for each in (one, other) if "hu" in each.units]
     differing = np.flatnonzero(units[0] != units[-1]) if units else np.zeros(0, dtype=np.int64)
     if len(differing):
         code = one.geocodes[differing[0]].decode()
         raise FormatError(
-            f"{names} differ about the housing units of {len(differing):,} blocks, for instance {code}, and "
-            "both hold them exactly: files of two censuses, or of two vintages."
+            f"{names} differ about the housing units of {len(differing):,} blocks, for instance {code}. Give "
+            "files of one census and one vintage, and their own release with --tie where they need one."
         )
 
 
@@ -259,9 +261,9 @@ def _opened(path: Path, state: str | None, totals: PublicTotals | None) -> Burea
     """Open a file of a product that is estimated from files."""
     if not is_bureau_folder(path):
         raise ConfigError(
-            f"{path}: no noisy measurement file of the Bureau's layout: a folder with State.parquet, "
-            "County.parquet and so on. Measurements of a run of one's own are estimated by opendas estimate "
-            "RUN.toml --out OUT."
+            f"{path}: not a noisy measurement file in the Census Bureau's layout, which is a folder with "
+            "State.parquet, County.parquet and so on. To estimate from measurements of your own run, use "
+            "opendas estimate RUN.toml --out OUT."
         )
     return BureauFile.open(path, state, totals)
 
@@ -271,8 +273,8 @@ def _check_tie(path: Path, file: BureauFile, release: Path | None) -> bool:
     tie = (file.product.companion or file.product).tie
     if tie is not None and release is None:
         raise ConfigError(
-            f"{path}: microdata of {file.product.name} agree with a release of {tie.product}: give one with "
-            "--tie. opendas estimate --from-nmf makes one of the redistricting measurements."
+            f"{path}: microdata of {file.product.name} must agree with a release of {tie.product}. Give one "
+            "with --tie; opendas estimate --from-nmf makes it from the redistricting measurements."
         )
     return tie is not None
 
@@ -321,7 +323,7 @@ def _geography(paths: Sequence[Path], product: Product) -> ReaderSpec | None:
             raise ConfigError("--frame: these official files are of two censuses; give those of one.")
         return ReaderSpec(readers.pop(), tuple(paths), product)
     if len(paths) > 1:
-        raise ConfigError(f"--frame {paths[0]}: one table, or official zips, one a state.")
+        raise ConfigError(f"--frame {paths[0]}: give either one table, or official zips, one per state.")
     names = column_names(paths[0])
     geocode = next((name for name in _GEOCODES if name in names), _GEOCODES[0])
     return ReaderSpec("histogram", (), product, frame=paths[0], geocode=geocode)
@@ -381,8 +383,8 @@ def _units(tree: NoisyTree, product: Product) -> dict[str, Ints]:
             raise FormatError(
                 f"Block.parquet/Constraint: block {code[-16:]} has {int(lower[wrong][0]):,} to "
                 f"{int(upper[wrong][0]):,} people in {bound.cell}, expected {bound.lower} to {bound.upper:,} "
-                "for each of its units (hhgq_total_lb_con, hhgq_total_ub_con). Without these bounds nobody "
-                "knows where there are housing units and group quarters."
+                "for each of its units (hhgq_total_lb_con, hhgq_total_ub_con). OpenDAS reads from these "
+                "bounds how many housing units and group quarters a block has."
             )
         units[bound.column] = count[place]
     return units
@@ -393,8 +395,8 @@ def _units_by_type(tree: NoisyTree, place: Ints) -> dict[str, Ints]:
     held = [one for one in tree.constraints.levels[-1].invariants if one.query.name == "hhgq_vector"]
     if not held:
         raise FormatError(
-            "Block.parquet/Constraint: gq_vect_con is missing, or not there for every block. Without it "
-            "nobody knows where there are housing units and group quarters."
+            "Block.parquet/Constraint: gq_vect_con is missing, or missing for some block. OpenDAS reads from "
+            "it how many housing units and group quarters a block has."
         )
     (query, answers) = held[0].query, held[0].answers[place]
     columns = ("hu", *(query.row_label(row).partition("_")[0] for row in range(1, query.size)))
@@ -464,7 +466,8 @@ def _check_bounds(tree: NoisyTree, ours: ConstraintTable) -> None:
         closed = (theirs.upper == 0) & (level.upper > 0) | (theirs.lower > level.upper)
         if closed.any():
             log.warning(
-                "%s: %d bounds of the file are narrower than blocks and exact totals say, and are not used.",
+                "%s: %d bounds of the file contradict those that follow from its blocks and exact totals, "
+                "and are not used.",
                 name,
                 int(closed.sum()),
             )

@@ -98,7 +98,7 @@ def estimate_borrowed(borrowed: BorrowedRun, out: Path, options: RunOptions) -> 
     missing or cut off: then nothing of it stays.
     """
     if any(map(is_bureau_folder, (out.resolve(), *out.resolve().parents))):
-        raise ConfigError(f"--to {out}: it lies in a folder of noisy measurements; give one outside.")
+        raise ConfigError(f"{out} lies in a folder of noisy measurements. Choose an output folder outside.")
     with Workspace(out, options.ledger, group_writable=options.group_writable) as space, ExitStack() as undo:
         for one in (borrowed.companion, borrowed):
             if one is not None:
@@ -117,9 +117,11 @@ def _write_measurements(
     with open_act(space, name, "estimate", options, options.workers) as act:
         if act.earlier is not None:
             if (act.earlier.input_tag, act.earlier.plan_digest) != (published.sha256, run.plan.digest()):
+                same = act.earlier.input_tag == published.sha256
+                held = "these measurements of {} with another plan" if same else "other measurements of {}"
                 raise PrivacyError(
-                    f"{space.out} holds other measurements of {name}. Choose another output folder: a "
-                    "release says of what it was made."
+                    f"{space.out} holds {held.format(name)}. Choose another output folder: a release states "
+                    "what it was made from."
                 )
             return
         protection = ProtectionMap.of(run.plan, run.frame, borrowed.constraints)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import tomllib
 import types
@@ -82,7 +83,9 @@ def _explain(error: Mapping[str, Any], model: type[BaseModel]) -> str:
 
 def _toml_kind(value: object) -> str:
     kinds = {str: "text", bool: "true or false", int: "an integer", float: "a float", tuple: "a list"}
-    return next((words for kind, words in kinds.items() if type(value) is kind), "a table")
+    kinds |= dict.fromkeys((datetime.date, datetime.datetime, datetime.time), "a date or time")
+    kinds |= {dict: "a table"}
+    return kinds.get(type(value), f"a value of the type {type(value).__name__}")
 
 
 def problems(
@@ -118,11 +121,11 @@ def read_text(path: Path, what: str) -> str:
             f"{path}: no such {what}. Give the path of a TOML file; `opendas init` writes one to start from."
         ) from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: a {what} is text in UTF-8.") from None
+        raise ConfigError(f"{path}: this {what} is not text in UTF-8. Save it in this encoding.") from None
     except PermissionError:
         raise EnvironmentFailure(f"{path}: no permission to read this {what}.") from None
     if len(text) > _LONGEST_TEXT:
-        raise ConfigError(f"{path}: too long for a {what}.")
+        raise ConfigError(f"{path}: too long for a {what}, which has at most {_LONGEST_TEXT:,} characters.")
     return text
 
 
@@ -135,9 +138,11 @@ def parse_toml(text: str, model: type[_S], file: str, folder: Path) -> tuple[_S,
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file}: no valid TOML: {error}") from None
-    except (ValueError, RecursionError):
-        raise ConfigError(f"{file}: no valid TOML: a number is too long, or nested too deeply.") from None
+        raise ConfigError(f"{file}: not valid TOML: {error}") from None
+    except ValueError:
+        raise ConfigError(f"{file}: not valid TOML: a number has too many digits.") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: values are nested too deeply.") from None
     try:
         lines = scan_lines(text)
         return _validated(data, model, lines, file, folder), lines

@@ -80,7 +80,9 @@ def _exact(value: object) -> Fraction:
 def _one_line(value: str) -> str:
     """Words that stand in a certificate: one line, neither empty nor a page."""
     if not is_one_line(value):
-        raise PydanticCustomError("words", "expected one line of 1 to {most} characters", {"most": LONGEST})
+        raise PydanticCustomError(
+            "words", "expected one line of 1 to {most} printable characters", {"most": LONGEST}
+        )
     return value.strip()
 
 
@@ -89,8 +91,8 @@ def _geolevel(value: str) -> str:
     if not _GEOLEVEL.fullmatch(value):
         raise PydanticCustomError(
             "geolevel",
-            "a geolevel's name has up to 64 letters, digits, spaces and _ - . and begins and ends with a "
-            "letter or digit",
+            "the name of a geolevel has at most 64 characters: letters, digits, spaces and _ - . ; it begins "
+            "and ends with a letter or digit",
         )
     return value
 
@@ -105,7 +107,7 @@ def _source(value: object, info: ValidationInfo) -> Path | RemoteAddress | Memor
 
 def _path(value: object, info: ValidationInfo) -> Path:
     if not isinstance(value, str) or not value:
-        raise PydanticCustomError("path", "expected a path in quotes")
+        raise PydanticCustomError("path", "expected a path in quotes, not empty")
     folder = (info.context or {}).get("folder", Path())
     return Path(folder) / expanded(value)
 
@@ -354,7 +356,9 @@ class GeographySection(Section):
     def _levels_are_usable(self) -> GeographySection:
         names = [level.name for level in self.levels]
         if len({name.casefold() for name in names}) != len(names):
-            raise PydanticCustomError("levels", "levels names each geolevel once, upper and lower case alike")
+            raise PydanticCustomError(
+                "levels", "two levels have the same name; upper and lower case are the same"
+            )
         reserved = RESERVED_GEOLEVELS & {name.lower() for name in names}
         if reserved:
             raise PydanticCustomError(
@@ -370,7 +374,7 @@ class GeographySection(Section):
         prefixes = [level.prefix for level in self.levels if level.prefix is not None]
         if prefixes != sorted(set(prefixes)):
             raise PydanticCustomError(
-                "levels", "levels are listed top first, so that their prefixes grow from one to the next"
+                "levels", "list the levels from the top down: each prefix is longer than the one before it"
             )
         return self
 

@@ -62,7 +62,7 @@ def pass_table(
     table: dict[str, Passes] = {}
     for geolevel, passes in given.items():
         if not passes or not all(passes):
-            raise ConfigError(f"geolevel {geolevel!r}: every pass names at least one query group.")
+            raise ConfigError(f"geolevel {geolevel!r}: give at least one pass, and a query group in each.")
         table[geolevel] = tuple(
             tuple(
                 "rest" if name == "rest" and kind == "least_squares" else workload.canonical(name)
@@ -71,10 +71,11 @@ def pass_table(
             for names in passes
         )
         if kind == "rounder" and last and "detailed" not in table[geolevel][-1]:
-            raise ConfigError(f'geolevel {geolevel!r}: the last pass of the rounder includes "detailed".')
+            raise ConfigError(f'geolevel {geolevel!r}: the last pass of the rounder must include "detailed".')
         if kind == "rounder" and not last and any("detailed" in names for names in table[geolevel]):
             raise ConfigError(
-                f'geolevel {geolevel!r}: an earlier stage rounds "detailed", and leaves nothing for the last.'
+                f'geolevel {geolevel!r}: an earlier stage rounds "detailed", which leaves nothing for the '
+                "last stage. Remove it from the earlier one."
             )
     return table
 
@@ -274,7 +275,8 @@ def _product(declared: ProductFile, check: _Checker) -> Product:
     if not _FOLDER_NAME.fullmatch(name):
         check.refuse(
             ("product", "name"),
-            "a name is letters, digits, '-', '_' and '.', since folders are named after it",
+            "a name has letters, digits, '-', '_' and '.', and begins with a letter or digit, since folders "
+            "are named after it",
         )
     if name.lower() in _TAKEN:
         check.refuse(
@@ -322,7 +324,9 @@ def _declared_tie(declared: ProductFile, workload: Workload, check: _Checker) ->
     named = (*given.rows, *given.columns)
     for label in sorted(set(named) ^ set(labels)) if named else ():
         rule = (
-            f"no row {label!r}; {nearest(label, labels)}" if label in named else f"nothing counts {label!r}"
+            f"no row {label!r}; {nearest(label, labels)}"
+            if label in named
+            else f"neither rows nor columns name {label!r}; add it to one of them"
         )
         check.refuse(("tie",), f"query {query.name!r}: {rule}")
     _check_units(given.units, workload, query, check)
@@ -340,7 +344,12 @@ def _check_units(units: Mapping[str, str], workload: Workload, query: QueryGroup
     levels = schema.attributes[holds[0]].levels if holds else ()
     for label in units:
         if label not in levels:
-            check.refuse(("tie", "units"), f"no level {label!r} of one attribute; {nearest(label, levels)}")
+            rule = f"no attribute has a level {label!r}"
+            if holds:
+                rule = (
+                    f"{schema.attributes[holds[0]].name!r} has no level {label!r}; {nearest(label, levels)}"
+                )
+            check.refuse(("tie", "units"), rule)
     if len(holds) != 1 or not set(units) <= set(levels):
         return
     rows = np.moveaxis(query.row_of_cell.reshape(schema.shape), holds[0], 0).reshape(len(levels), -1)
@@ -351,7 +360,9 @@ def _check_units(units: Mapping[str, str], workload: Workload, query: QueryGroup
         if label in units and not set(together) <= set(units):
             missing = next(other for other in together if other not in units)
             check.refuse(
-                ("tie", "units"), f"{label!r} has a column and {missing!r} has none; give it one, too"
+                ("tie", "units"),
+                f"{label!r} has a column and {missing!r} has none, but the tie counts them together; give "
+                f"{missing!r} a column, too",
             )
 
 
@@ -361,16 +372,19 @@ def _companion(declared: ProductFile, workload: Workload, check: _Checker) -> Pr
     if path is None:
         return None
     where = ("product", "companion")
+    if str(path) not in BUILT_IN_PRODUCTS and not is_file(path):
+        check.refuse(where, f"{path}: no such product file")
+        return None
     found = load_product(path)
     if found.companion is not None:
         check.refuse(where, f"{found.name!r} has a companion of its own; a run has two histograms at most")
     if declared.tie is None or declared.tie.product != found.name:
-        check.refuse(where, f"needs a [tie] with product = {found.name!r}: what the two have in common")
+        check.refuse(where, f"needs a [tie] with product = {found.name!r}, which says what both count")
     if found.protected_unit != declared.product.protected_unit:
-        check.refuse(where, f"counts {found.protected_unit!r}; both count the same protected units")
+        check.refuse(where, f"its protected unit is {found.protected_unit!r}; both need the same one")
     shared = sorted(set(found.workload.positions) & set(workload.positions))
     if shared:
-        check.refuse(where, f"{shared[0]!r} is an attribute or recode of both; budgets name them apart")
+        check.refuse(where, f"both have an attribute or recode {shared[0]!r}; rename one of them")
     return found
 
 
@@ -388,7 +402,7 @@ def _provenance(declared: ProductFile, check: _Checker) -> dict[str, Provenance]
     for name in found.keys() - declared.attributes.keys():
         check.refuse((*where, name), f"no attribute {name!r}; {nearest(name, declared.attributes)}")
     for name in declared.attributes.keys() - found.keys():
-        check.refuse(where, f"says nothing of the attribute {name!r}; expected one of {PROVENANCE_WORDS}")
+        check.refuse(where, f"the attribute {name!r} is missing; give it one of {PROVENANCE_WORDS}")
     private = Provenance.PRIVATE in found.values()
     if private and declared.product.discovery is None:
         check.refuse(
@@ -397,7 +411,7 @@ def _provenance(declared: ProductFile, check: _Checker) -> dict[str, Provenance]
             "opendas init table --rho writes it",
         )
     if declared.product.discovery is not None and not private:
-        check.refuse(("product", "discovery"), 'no labels are "private"')
+        check.refuse(("product", "discovery"), 'remove it: no labels are declared "private"')
     return {name: found[name] for name in declared.attributes if name in found}
 
 
@@ -428,7 +442,7 @@ def _partitions(
     """Return the recodes of a workload."""
     where = ("workloads", name)
     if name in declared.attributes or name in declared.recodes or name in RESERVED_NAMES:
-        check.refuse(where, f"{name!r} is taken: by an attribute, a recode or a reserved word")
+        check.refuse(where, f"{name!r} is already an attribute, a recode or a reserved word")
         return ()
     if given.attribute not in attributes:
         check.refuse(
@@ -491,8 +505,8 @@ def _recode(
         named = {level for _, levels in groups for level in levels}
         left = tuple(level for level in order if level not in named)
         if not left or section.others in section.levels:
-            rule = "every level is named" if not left else f"{section.others!r} is a group that is named"
-            check.refuse((*where, "others"), f"{rule}; remove it, or choose another label")
+            rule = f"{section.others!r} is already a group in levels; choose another label"
+            check.refuse((*where, "others"), rule if left else "every level has a group already; remove it")
             return None
         groups = (*groups, (section.others, left))
     recode = check.attempt(where, Recode, name, section.attribute, groups)
@@ -522,8 +536,9 @@ def _invariants(declared: ProductFile, workload: Workload, check: _Checker) -> t
         canonical = check.attempt(("invariants", number, "query"), workload.canonical, section.query)
         if canonical is not None:
             found.append(Invariant(canonical, section.geolevel))
-    if len({invariant.name for invariant in found}) < len(found):
-        check.refuse(("invariants",), "an invariant is listed twice")
+    names = [invariant.name for invariant in found]
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+        check.refuse(("invariants",), f"{name} is listed twice")
     return tuple(found)
 
 
@@ -538,7 +553,7 @@ def _bounds(declared: ProductFile, workload: Workload, check: _Checker) -> tuple
         if cell is None:
             continue
         if section.lower > section.upper:
-            check.refuse((*where, "lower"), "lower is greater than upper")
+            check.refuse((*where, "lower"), f"lower is greater than upper, which is {section.upper}")
             continue
         found.append(Bound(group.name, cell, section.column, section.lower, section.upper))
     return tuple(found)
@@ -568,8 +583,8 @@ def _linear(declared: ProductFile, workload: Workload, check: _Checker) -> tuple
                 times[label] = coefficient
         if section.name in [one.name for one in found]:
             check.refuse((*where, "name"), f"{section.name!r} names two constraints")
-        elif times and not any(times.values()):
-            check.refuse((*where, "coefficients"), "every coefficient is 0, so that nothing is counted")
+        elif not any(section.coefficients.values()):
+            check.refuse((*where, "coefficients"), "every coefficient is 0, so nothing is counted")
         else:
             column = section.column or ""
             found.append(LinearConstraint(section.name, group.name, times, section.at_most, column))
@@ -584,7 +599,7 @@ def _structural_zeros(
     for number, given in enumerate(declared.structural_zeros):
         where: KeyPath = ("structural_zeros", number)
         if not given:
-            check.refuse(where, "names no attribute, so that it would forbid every cell")
+            check.refuse(where, "names no attribute, so it would forbid every cell")
         levels: dict[str, tuple[str, ...]] = {}
         for name, texts in given.items():
             if name not in workload.positions:
@@ -606,7 +621,10 @@ def _structural_zeros(
             before = levels.get(attribute.name, attribute.levels)
             levels[attribute.name] = tuple(level for level in before if level in chosen)
             if not levels[attribute.name]:
-                check.refuse((*where, name), f"leaves no level of {attribute.name!r} that is named here")
+                check.refuse(
+                    (*where, name),
+                    f"this entry and the others here have no level of {attribute.name!r} in common",
+                )
         zeros.append(StructuralZero(levels))
     return tuple(zeros)
 

@@ -224,7 +224,8 @@ def read_released(text: str, product: Product) -> Resolved:
         return _read(tomllib.loads(text), product)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(
-            f"run/{product.name}.toml is incomplete or was changed. Restore it from the release."
+            f"run/{product.name}.toml cannot be read: it is incomplete, was changed, or another version of "
+            "OpenDAS wrote it. Restore it from the release, or use that version."
         ) from error
 
 

@@ -59,12 +59,14 @@ def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True)
     filled = BUILT_IN_PRODUCTS if given.reader == "cef" else _OF_TABLES
     if census and product.name not in filled:
         problems.append(
-            f"[input] reader {given.reader} fills the products {', '.join(filled)}; "
-            f"{product.name!r} is read by records or histogram"
+            f"[input] reader {given.reader} reads records of {', '.join(filled)}; for {product.name!r} use "
+            f"reader records or histogram{', or cef' if product.name in BUILT_IN_PRODUCTS else ''}"
         )
     if problems:
         raise ConfigError(
-            "\n  ".join(["the run file does not fit together:", *problems]) if problems[1:] else problems[0]
+            "\n  ".join([f"the run file has {len(problems)} problems:", *problems])
+            if problems[1:]
+            else problems[0]
         )
     remote = _remote(run_file)
     frame: Source | str | None = None if given.reader == "cef" else geography.frame
@@ -116,7 +118,9 @@ def _remote(run_file: RunFile) -> RemoteInput:
     given, geography = run_file.input, run_file.geography
     paths = tuple(path for path in given.path if isinstance(path, RemoteAddress))
     if 0 < len(paths) < len(given.path):
-        raise ConfigError(f"[input] path: {paths[0]} is an address, others are paths of this machine.")
+        raise ConfigError(
+            f"[input] path: {paths[0]} is an address, others are not. Give all as addresses, or none."
+        )
     if given.reader == "cef":  # further files of it are expanded as paths, which addresses are not
         return RemoteInput(paths)
     frame = RemoteAddress.of(geography.frame) if isinstance(geography.frame, str) else None
@@ -156,16 +160,19 @@ def _misplaced_keys(run_file: RunFile) -> list[str]:
                 "leaves are populated"
             )
         if geography.frame == FRAME_FROM_RECORDS and geography.other is not None:
-            found.append("[geography] other: a frame from the records lists every leaf that they have")
+            found.append(
+                "[geography] other: remove it; a frame from the records already has all their leaves"
+            )
         if "root" in geography.model_fields_set:
             found.append(
-                f"[geography] root: census readers only; with reader {reader} the first of levels is the root"
+                f"[geography] root: for census readers only; with reader {reader} the first of levels is the "
+                "root"
             )
         if reader == "records" and "count" in given.model_fields_set:
-            found.append("[input] count: reader histogram only; records counts one record a row")
+            found.append("[input] count: for reader histogram only; reader records counts each row once")
         return found
     found = [
-        f"[geography] {key}: not with reader {reader}, which knows the census geolevels and frame"
+        f"[geography] {key}: not with reader {reader}, whose leaves are census blocks"
         for key in (("levels", "other") if reader == "cef" else ("levels", "frame", "provenance", "other"))
         if key in geography.model_fields_set
     ]
@@ -189,20 +196,20 @@ def _unit_keys(given: InputSection) -> list[str]:
     """Say what is missing to count at most so many records of a unit."""
     found = [key for key in _UNIT_KEYS if key in given.model_fields_set]
     if found and given.reader != "records":
-        return [f"[input] {key}: reader records only, which has a row for each record" for key in found]
+        return [f"[input] {key}: for reader records only, where each row is a record" for key in found]
     if found and given.unit_id is None:
-        return [f"[input] {found[0]}: needs unit_id, the column that says whose a record is"]
+        return [f"[input] {found[0]}: needs unit_id, the column that names the unit of a record"]
     if found and given.at_most is None:
         return [
-            "[input] unit_id: needs at_most, how many records of a unit are counted. Decide it without these "
-            "records: it is published"
+            "[input] unit_id: needs at_most, the largest number of records of a unit that are counted. "
+            "Choose it without looking at these records, since it is published"
         ]
     return []
 
 
 def _several_unit_files(given: InputSection) -> list[str]:
     several = given.units is not None and len(given.units.path) > 1
-    return [f"[input] units: path: one file with reader {given.reader}"] if several else []
+    return [f"[input] units: path: give one file; reader {given.reader} reads no more"] if several else []
 
 
 def _missing_cef_keys(run_file: RunFile) -> list[str]:
@@ -315,8 +322,9 @@ def _with_companion(
     given, run = run_file.input, run_file.run
     if given.unit_id is not None:
         raise ConfigError(
-            f"[input] unit_id: {product.name} and {companion.name} count one unit a row; several rows of one "
-            "are known for one histogram alone. Make the table one row a unit."
+            f"[input] unit_id: {product.name} has the companion {companion.name}, and units with several "
+            "rows are allowed only for a product without a companion. Give a table with one row per unit, "
+            "and remove unit_id."
         )
     second = set(companion.schema.names)
     dropped = {name for each in companion.invariants for name in (each.query, each.name)}
@@ -338,8 +346,9 @@ def _with_companion(
     units = run_file.model_copy(update={**parts[1], "passes": PassesSection(slack=run_file.passes.slack)})
     if run.estimator in WHOLE_TREE:
         raise ConfigError(
-            f"[run] estimator {run.estimator}: {product.name} agrees with its companion {companion.name}, "
-            f"and {run.estimator} knows no counts of a release before. Use estimator topdown."
+            f"[run] estimator {run.estimator}: {product.name} must agree with its companion "
+            f"{companion.name}, and {run.estimator} cannot keep counts of an earlier release. Use estimator "
+            "topdown."
         )
     found = _resolved(households, product, strict=strict, need_input=need_input)
     budget, theirs = _parts(found, companion)
@@ -378,7 +387,7 @@ def _parts(whole: Resolved, companion: Product) -> tuple[BudgetSpec, BudgetSpec]
         if not queries:
             raise BudgetError(
                 f"[budget] gives nothing to {product.name}: what it gives to query groups of "
-                f"{', '.join(companion.schema.names)} is for {companion.name}, all else for "
+                f"{', '.join(companion.schema.names)} alone is for {companion.name}, and all else is for "
                 f"{whole.product.name}. Give both a share in [budget.queries]."
             )
     one, other = (
@@ -443,14 +452,15 @@ def _resolve_tie(run_file: RunFile, product: Product, release: Path | None) -> T
         return None
     tie = product.tie
     if tie is None:
+        own = product.name in BUILT_IN_PRODUCTS
         raise ConfigError(
-            f"[tie]: the product {product.name} does not say what of it agrees with another product. "
-            "Remove it, or give the product file a [tie] with product and query."
+            f"[tie]: the product {product.name} does not say what must agree with another product. Remove "
+            "[tie]" + ("." if own else ", or give the product file a [tie] with product and query.")
         )
     if run_file.run.estimator in WHOLE_TREE:
         raise ConfigError(
-            f"[tie]: estimator {run_file.run.estimator} fits all levels together and knows no counts of an "
-            "earlier release. Use estimator topdown, or remove [tie]."
+            f"[tie]: estimator {run_file.run.estimator} estimates all geolevels together and cannot keep "
+            "counts of an earlier release. Use estimator topdown, or remove [tie]."
         )
     return tie_to(release, product, run_file.geolevels)
 
@@ -460,10 +470,11 @@ def _prior(run_file: RunFile, product: Product, confidential: Sequence[Source]) 
     given = run_file.prior
     if given is None:
         return None
-    if run_file.run.estimator != POSTERIOR:
+    estimator = run_file.run.estimator
+    if estimator != POSTERIOR:
         raise ConfigError(
-            f"[prior]: estimator {run_file.run.estimator} uses no prior table. Set estimator posterior, or "
-            "remove [prior]."
+            f"[prior]: estimator {getattr(estimator, 'name', estimator)} uses no prior table. Set estimator "
+            "posterior, or remove [prior]."
         )
     if not given.path.is_file():
         raise ConfigError(
@@ -474,8 +485,8 @@ def _prior(run_file: RunFile, product: Product, confidential: Sequence[Source]) 
         for path in (*run_file.input.path, *confidential)
     ):
         raise PrivacyError(
-            f"[prior] path: {given.path} is the input of this run, which is confidential. A prior table is "
-            "published before, without the records of this run: an earlier census, for instance."
+            f"[prior] path: {given.path} is an input of this run, which OpenDAS treats as confidential. Use "
+            "a table that was published without the records of this run, such as one of an earlier census."
         )
     try:
         query = product.workload.canonical(given.query)
@@ -494,7 +505,7 @@ def declared_domain(run_file: RunFile, product: Product) -> Domain:
     own = product.name not in BUILT_IN_PRODUCTS
     problems: list[str] = []
     if own and not product.provenance:
-        problems.append(f"product {product.name!r}: provenance of its labels: required, {_CHOICES}")
+        problems.append(f"product {product.name!r}: provenance: required for its labels, {_CHOICES}")
     labels = product.provenance or dict.fromkeys(product.schema.names, Provenance.CODE_BOOK)
     levels, frame = _geography_provenance(run_file, problems, own=own)
     found = None
@@ -505,19 +516,20 @@ def declared_domain(run_file: RunFile, product: Product) -> Domain:
     private = Provenance.PRIVATE in (levels, frame, found)
     if private and geography.discovery is None:
         problems.append(
-            '[geography] "private" needs the act that found it: discovery = { act, rho, delta }, as '
-            "opendas init table --rho writes it"
+            '[geography] discovery: "private" levels, frame or units need the act that found them: '
+            "discovery = { act, rho, delta }, as opendas init table --rho writes it"
         )
     if geography.discovery is not None and not private:
-        problems.append('[geography] discovery: neither levels nor frame are "private"')
+        problems.append('[geography] discovery: remove it; no levels, frame or units are "private"')
     if problems:
         raise ConfigError("\n  ".join(problems))
     discoveries = _discoveries(run_file, product)
     if discoveries and run_file.input.unit_id is not None:
         raise PrivacyError(
-            "[input] unit_id: labels or leaves were found by an act that protects one row, not a "
-            f"{run_file.input.unit_id} with several: no loss of the unit is known for it. Make the table one "
-            "row a unit and find them again, or take them from a code book and a public list."
+            "[input] unit_id: the discovery of labels or leaves protects one row, but one "
+            f"{run_file.input.unit_id} may have several, and the loss of all of them is not known. Give a "
+            "table with one row per unit and repeat the discovery, or take labels from a code book and "
+            "leaves from a public list."
         )
     return Domain(labels, levels, frame, found, discoveries)
 
@@ -533,20 +545,21 @@ def _geography_provenance(
     given = run_file.geography.provenance
     parts = dict(given) if isinstance(given, Mapping) else dict.fromkeys(_PARTS, given)
     problems += [
-        f"[geography] provenance: {name!r} is no part of it; expected levels and frame"
+        f"[geography] provenance: unknown key {name!r}; expected levels and frame"
         for name in sorted(parts.keys() - set(_PARTS))
     ]
     levels, frame = parts.get("levels"), parts.get("frame")
     if run_file.geography.frame == FRAME_FROM_RECORDS:
         if frame not in (None, Provenance.FROM_RECORDS):
+            alone = f'{{ levels = "{levels}" }}' if levels else "without frame"
             problems.append(
-                f'[geography] provenance: frame = "{FRAME_FROM_RECORDS}" is from-records, not {frame}; '
-                f'provenance = {{ levels = "{frame}" }} speaks of the levels alone'
+                f'[geography] provenance: frame = "{FRAME_FROM_RECORDS}" is from-records, not {frame}; write '
+                f"provenance {'= ' if levels else ''}{alone}"
             )
         levels, frame = levels or Provenance.FROM_RECORDS, Provenance.FROM_RECORDS
     if own:
         problems += [
-            f"[geography] provenance: required, where {words}: {_CHOICES}; or for each by itself, "
+            f"[geography] provenance: required; say where {words}, {_CHOICES}; or say it for each, "
             "{ levels = ..., frame = ... }"
             for words, of in (("the levels come from", levels), ("the frame comes from", frame))
             if of is None
@@ -560,7 +573,7 @@ def _discoveries(run_file: RunFile, product: Product) -> tuple[Discovery, ...]:
     labels, places = product.discovery, None if section is None else section.discovery
     if labels is not None and places is not None and labels.act == places.act and labels != places:
         raise ConfigError(
-            "[geography] discovery: product file and run file name the same act, with another rho or delta. "
+            "[geography] discovery: product file and run file name the same act with different rho or delta. "
             "Restore both as opendas init table --rho wrote them."
         )
     return tuple(dict.fromkeys(act for act in (labels, places) if act is not None))
@@ -574,7 +587,7 @@ def _recipe(run_file: RunFile, product: Product) -> Recipe:
         for name in step.entities or ():
             if name not in known:
                 raise ConfigError(
-                    f"[geography] spine: the step {step.step} knows no entities {name!r}; "
+                    f"[geography] spine: the step {step.step} names unknown entities {name!r}; "
                     f"{nearest(name, known)}"
                 )
     return Recipe(
@@ -607,8 +620,8 @@ def _placed(invariant: Invariant, product: Product, geolevels: Sequence[str]) ->
     if level not in geolevels:
         raise ConfigError(
             f"{product.name} holds {invariant.query!r} invariant at geolevel {level!r}, which this run does "
-            f"not have; it has {', '.join(geolevels)}. Change [geography], or set "
-            f'drop_invariants = ["{invariant.query}"] in [run].'
+            f"not have; it has {', '.join(geolevels)}. Change [geography], or add "
+            f'"{invariant.query}" to drop_invariants in [run].'
         )
     return Invariant(invariant.query, level)
 
@@ -626,9 +639,9 @@ def _check_estimator(
     if above and run_file.run.estimator == BLOCK_BY_BLOCK:
         queries = ", ".join(dict.fromkeys(f'"{invariant.query}"' for invariant in above))
         raise ConfigError(
-            f"estimator block-by-block solves each {geolevels[-1]} on its own, without the invariants above: "
-            f"{', '.join(invariant.name for invariant in above)}. Set drop_invariants = [{queries}] "
-            "in [run], or use estimator topdown."
+            f"[run] estimator block-by-block estimates each {geolevels[-1]} on its own, and cannot keep "
+            f"invariants of higher geolevels: {', '.join(invariant.name for invariant in above)}. Use "
+            f"estimator topdown, or add {queries} to drop_invariants in [run]."
         )
 
 
@@ -642,15 +655,15 @@ def refuse_posterior(mechanism: str, product: Product, held: Sequence[Invariant]
     twice = inside.sum(axis=0) > 1
     several = [bound.name for k, bound in enumerate(product.bounds) if inside[k, twice].any()]
     if several:
-        wrong.append(f"bounds {', '.join(several)}, which count some cells several times")
+        wrong.append(f"bounds {', '.join(several)}, of which several count the same cells")
     wrong += [f"linear constraint {one.name}" for one in product.linear]
     if mechanism != Mechanism.DISCRETE_GAUSSIAN:
-        wrong.append(f"mechanism {mechanism}: it samples under discrete Gaussian noise alone")
+        wrong.append(f"mechanism {mechanism}: it needs discrete Gaussian noise")
     if wrong:
         raise ConfigError(
-            f"[run] estimator posterior deals a parent's records out among each {leaf}, and cannot keep or "
-            f"use: {'; '.join(wrong)}. Use estimator informed, which has the same estimates above the "
-            f"{leaf}, or remove what is named."
+            f"estimator posterior distributes a parent's records among its children of geolevel {leaf}, "
+            f"and cannot keep or use: {'; '.join(wrong)}. Use estimator informed, which has the same "
+            f"estimates above geolevel {leaf}."
         )
 
 
@@ -668,9 +681,9 @@ def _refuse_passes(run_file: RunFile) -> None:
     ]
     if given:
         raise ConfigError(
-            f"[passes] {' and '.join(given)}: estimator {run_file.run.estimator} fits all that is known of a "
-            "family in one pass, so that nothing is held for a later one. Remove it, or use estimator "
-            "topdown; passes of the rounder are followed by both."
+            f"[passes] {' and '.join(given)}: estimator {run_file.run.estimator} fits all measurements in "
+            f"one pass, so it cannot use {'this key' if len(given) == 1 else 'these keys'}. Remove "
+            f"{'it' if len(given) == 1 else 'them'}, or use estimator topdown. [passes.rounder] may stay."
         )
 
 
@@ -687,8 +700,8 @@ def _refuse_coupled(estimator: str, product: Product) -> None:
         more = ""
         if product.schema.size > MOST_CELLS:
             more = (
-                " Unbiased estimates of a table or query group are those of opendas interval, from a run "
-                "with --measurements full."
+                " For unbiased estimates of a table or query group, run with --measurements full and ask "
+                "opendas interval."
             )
         raise ConfigError(
             f"[run] estimator {estimator}: structural zeros of {product.name} couple {categories:,} "
@@ -749,8 +762,8 @@ def budget_spec(
         parts["preset"] = product.preset if national else product.preset.replace("us2020-", "pr2020-")
     if not parts:
         raise ConfigError(
-            f"[budget] is missing: the product {product.name} brings none. Give {mechanism.loss_name}, "
-            "geolevels and [budget.queries], or a preset."
+            f"[budget] is missing: the product {product.name} has none of its own. Give "
+            f"{mechanism.loss_name}, geolevels and [budget.queries], or a preset."
         )
     queries = parts.get("queries")
     if product.workloads and isinstance(queries, Mapping):

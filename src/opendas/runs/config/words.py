@@ -19,7 +19,7 @@ def is_one_line(text: str) -> bool:
 def checked_line(text: str, what: str) -> str:
     """Return a line of words without the spaces around it."""
     if not is_one_line(text):
-        raise ConfigError(f"{what}: expected one line of 1 to {LONGEST} characters that can be printed.")
+        raise ConfigError(f"{what}: expected one line of 1 to {LONGEST} printable characters.")
     return text.strip()
 
 
@@ -33,4 +33,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """
     words = list(known)
     close = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(words) or 'none'}."
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"the choices are {', '.join(words)}." if words else "there is none to choose."

@@ -145,13 +145,13 @@ class Column:
     def why_left_out(self) -> str:
         """Say why a column of this role is not taken as an attribute."""
         return {
-            Role.IDENTIFIER: "it tells rows or persons apart, and is published nowhere",
-            Role.WEIGHT: "a weight: every row counts once here; rows of a sample are not a population",
-            Role.PLACE: "a place that the leaf does not determine",
-            Role.DATE: "dates: make years or other periods of them first",
+            Role.IDENTIFIER: "it seems to identify rows or persons, and no value of it is published",
+            Role.WEIGHT: "it seems to be a weight, which is not used: a sample is not a population",
+            Role.PLACE: "it seems to be a place, but is no level of the hierarchy",
+            Role.DATE: "dates: convert them to years or other periods first",
             Role.CONSTANT: "all rows have the same value",
-            Role.TEXT: f"{len(self.labels):,} different texts; an attribute has at most {MOST_LEVELS}",
-        }.get(self.role, "not asked for")
+            Role.TEXT: f"{len(self.labels):,} different values; a guess takes at most {MOST_LEVELS}",
+        }.get(self.role, "not named as an attribute")
 
 
 def nested(columns: Iterable[Column]) -> tuple[str, ...]:
@@ -260,21 +260,24 @@ def read_edges(column: Column, text: str) -> tuple[float, ...]:
     wrong = next((number for number in typed if not _NUMBER.fullmatch(number)), None)
     if wrong is not None:
         raise ConfigError(
-            f"{wrong[:24]!r} is not a number. Write where each class begins, such as 0, 18, 65."
+            f"{wrong[:24]!r} is not a number in digits, such as 18 or 0.5. Write where each class begins, "
+            "such as 0, 18, 65."
         )
     edges = tuple(_plain(float(number)) for number in typed)
     for number, edge in zip(typed, edges, strict=True):
         if edge != float(number):
-            raise ConfigError(f"{number} has more than the 12 digits that a label shows.")
+            raise ConfigError(f"{number} has more than 12 digits. Round it: a label shows 12.")
     if len(edges) > MOST_DECLARED:
-        raise ConfigError(f"{len(edges):,} classes: at most {MOST_DECLARED:,} are taken.")
+        raise ConfigError(f"{len(edges):,} classes: at most {MOST_DECLARED:,} are allowed.")
     for low, high in itertools.pairwise(edges):
         if low >= high:
-            raise ConfigError(f"{high:.12g} follows {low:.12g}: write the numbers in ascending order.")
+            raise ConfigError(
+                f"{high:.12g} follows {low:.12g}: write the numbers in ascending order, each once."
+            )
     if edges[0] > min(column.numbers()):
         raise ConfigError(
-            f"Some numbers lie below {edges[0]:.12g}, where the first class begins, and so in no class. "
-            "Begin lower."
+            f"Some numbers lie below {edges[0]:.12g}, where the first class begins, so they are in no class. "
+            "Begin with a lower number."
         )
     return edges
 

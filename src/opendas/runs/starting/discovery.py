@@ -72,8 +72,8 @@ def discover_domain(
     """
     if delta > _LARGEST_DELTA:
         raise ConfigError(
-            f"--delta {format_fraction(delta)}: with this probability someone's value may be shown as it "
-            f"is; at most {float(_LARGEST_DELTA):g} is taken."
+            f"--delta {format_fraction(delta)}: with this probability a value that only one record has may "
+            f"be shown; at most {float(_LARGEST_DELTA):g} is allowed."
         )
     labels = [(column,) for column in columns.columns.values()]
     above = columns.upper_columns

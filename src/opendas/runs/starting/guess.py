@@ -86,7 +86,7 @@ def declared_by_use(columns: Mapping[str, Column], uses: Mapping[str, Use]) -> D
             raise ConfigError(f"No column is used as {use}: choose at least one.")
     counts = named[Use.COUNT]
     if len(counts) > 1:
-        raise ConfigError(f"{', '.join(counts)} are used as count: one column holds the number of records.")
+        raise ConfigError(f"{', '.join(counts)} are used as count: choose one column for it.")
     places = sorted(named[Use.PLACE], key=lambda name: len(columns[name].values))
     return Declared(places, named[Use.ATTRIBUTE], counts[0] if counts else "")
 
@@ -180,7 +180,7 @@ def guess_table(
         wide = wide_table(columns)
         if wide is not None:
             raise ConfigError(_melt_first(path, wide))
-    geocode, unsure = _geocode(columns, declared)
+    geocode, unsure = _geocode(path, columns, declared)
     uppers = _upper_columns(columns, geocode, declared)
     unread = {geocode, *uppers}
     rest = [column for name, column in columns.items() if name not in unread]
@@ -192,10 +192,15 @@ def guess_table(
     key = [columns[geocode], *taken]
     if declared.count is None and count is not None and not _differ(key):
         count, taken = None, _attributes(rest, None, declared)
+    if not taken and declared.attributes is not None:
+        raise ConfigError(
+            f"{path.name}: {geocode} was taken as the place of a record, and cannot be an attribute as well. "
+            "Name the columns of places with --geography, or another attribute."
+        )
     if not taken:
         raise ConfigError(
-            f"{path.name}: no column with 2 to {MOST_LEVELS} different values could be an attribute. Name "
-            "some with --attributes, or write a product file by hand."
+            f"{path.name}: no column seems to be an attribute, apart from those used as places or as the "
+            "count. Name some with --attributes, or write a product file by hand."
         )
     names = _attribute_names([column.name for column in taken])
     bins = {
@@ -238,17 +243,17 @@ def _check_declared(path: Path, declared: Declared, columns: Mapping[str, Column
     for upper in places[:-1]:
         if leaf is not None and not leaf.determines(columns[upper]):
             raise ConfigError(
-                f"{path.name}: one {leaf.name} lies in two of {upper}: places are named top first, the "
-                "smallest last, and each lies in one of those above it."
+                f"{path.name}: one {leaf.name} lies in two of {upper}. Name places from the top down, the "
+                "smallest last: each must lie in only one of those above it."
             )
     for name in declared.attributes or ():
         column = columns[name]
         if column.role in (Role.CONSTANT, Role.DATE):
-            raise ConfigError(f"{path.name}: {name} is not an attribute: {column.why_left_out()}.")
+            raise ConfigError(f"{path.name}: {name} cannot be an attribute: {column.why_left_out()}.")
         if column.role != Role.NUMBER and len(column.values) > MOST_DECLARED:
             raise ConfigError(
-                f"{path.name}: {name} has {len(column.values):,} different texts; at most {MOST_DECLARED:,} "
-                "are taken."
+                f"{path.name}: {name} has {len(column.values):,} different values; an attribute has at most "
+                f"{MOST_DECLARED:,}."
             )
 
 
@@ -256,18 +261,19 @@ def _melt_first(path: Path, wide: WideTable) -> str:
     if not wide.parts:
         return (
             f"{path.name} has one row for each {wide.geocode} and {len(wide.counts)} columns of counts, "
-            "which are several breakdowns of the same records. Write one of them as a long table with --melt "
-            f"FIRST..LAST, for instance --melt {wide.example}: one row for each {wide.geocode} and column."
+            "which seem to be several breakdowns of the same records. Write one breakdown as a long table, "
+            f"with one row for each {wide.geocode} and column: --melt FIRST..LAST, for instance --melt "
+            f"{wide.example}."
         )
-    total = f" ({len(wide.totals)} columns are sums of others and left out)" if wide.totals else ""
+    total = f", {len(wide.totals)} of them sums of others, which are left out" if wide.totals else ""
     return (
         f"{path.name} has one row for each {wide.geocode} and {len(wide.counts)} columns of counts{total}. A "
-        f"long table is needed, one row for each {wide.geocode} and column: --melt all writes it, and files "
-        "for it; --melt A,B,... or --melt FIRST..LAST takes some of the columns."
+        f"long table is needed, with one row for each {wide.geocode} and column. --melt all writes it, with "
+        "its product file and run file; --melt A,B,... or --melt FIRST..LAST takes some of the columns."
     )
 
 
-def _geocode(columns: Mapping[str, Column], declared: Declared) -> tuple[str, tuple[str, ...]]:
+def _geocode(path: Path, columns: Mapping[str, Column], declared: Declared) -> tuple[str, tuple[str, ...]]:
     """Choose the leaf by name, else by the form of codes; an identifier of rows or persons never is it.
 
     Returns the column, and what is not sure of it.
@@ -283,15 +289,16 @@ def _geocode(columns: Mapping[str, Column], declared: Declared) -> tuple[str, tu
     coded = [column for column in columns.values() if column.could_be_place]
     if not coded:
         raise ConfigError(
-            "no column could say where a record belongs: say which do with --geography TOP,...,LEAF (for "
-            "instance --geography hospital,ward), or answer the questions of --interactive."
+            f"{path.name}: no column seems to say where a record belongs. Name the columns of places with "
+            "--geography TOP,...,LEAF (for instance --geography hospital,ward), or answer the questions of "
+            "--interactive."
         )
     best = max(coded, key=lambda column: len(column.values))
     others = [column.name for column in coded if column is not best]
     also = f" {', '.join(others)} could be places as well." if others else ""
     return best.name, (
-        f"no column is named as a place; {best.name} was taken because its values look like codes of places."
-        f"{also} Say which with --geography.",
+        f"{best.name} was taken as the place of a record for its values alone, which look like codes of "
+        f"places.{also} Name the columns of places with --geography.",
     )
 
 
@@ -360,7 +367,8 @@ def _perhaps_codes(taken: Iterable[Column]) -> Iterator[str]:
         if column.is_number_or_code and len(column.labels) <= _FEW_NUMBERS:
             yield (
                 f"{column.name} has {len(column.labels)} different whole numbers: the files put them into "
-                "classes. If they are codes, list them in the product file, and leave out their bins."
+                "classes. If they are codes, list them in the product file, and remove their bins from the "
+                "run file."
             )
 
 
@@ -380,10 +388,13 @@ def _checked(path: Path, guess: TableGuess) -> TableGuess:
         f"  --attributes {','.join(names)}   ({cells:,} cells)" for names, cells in smaller_choices(guess)
     )
     size = f"{guess.cells:,}" if guess.cells < 10**9 else f"{guess.cells:.1e}"
+    empty = ""
+    if guess.cells >= 10 * guess.rows:
+        empty = f", and {guess.rows:,} rows would leave at least nine in ten of them empty"
     raise ConfigError(
-        f"{path.name}: {len(guess.attributes)} attributes make {size} cells; {MOST_CELLS:,} are proposed at "
-        f"most, and {guess.rows:,} rows would leave nearly all of them empty. These choices can be counted:\n"
-        f"{choices}\nOr name others; further ones can be tables of their own, each with a part of the budget."
+        f"{path.name}: {len(guess.attributes)} attributes make {size} cells; a guess has at most "
+        f"{MOST_CELLS:,}{empty}. These choices have fewer:\n{choices}\nOr name others with --attributes. "
+        "Further attributes can be tables of their own, each with a part of the budget."
     )
 
 
@@ -437,10 +448,12 @@ def declared_table(
 def _refuse_unknown(path: Path, wanted: Sequence[str], header: Sequence[str]) -> None:
     missing = [name for name in wanted if name not in header]
     if missing:
-        raise ConfigError(f"{path.name} has no column {missing[0]!r}; it has {', '.join(header[:40])}.")
-    if len(set(wanted)) < len(wanted):
+        known = ", ".join(header[:40]) + (", ..." if header[40:] else ".")
+        raise ConfigError(f"{path.name} has no column {missing[0]!r}; it has {known}")
+    twice = next((name for name in wanted if wanted.count(name) > 1), None)
+    if twice is not None:
         raise ConfigError(
-            "a column is named twice: each has one meaning in --geography, --attributes, --count."
+            f"{twice} is named twice: name a column once in --geography, --attributes and --count together."
         )
 
 
@@ -448,8 +461,10 @@ def _read(path: Path) -> pa.Table:
     """Read every column as text: a code such as 007 is no number."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such file.")
+    kind = "CSV table in UTF-8 with a header row and equally many fields in each row"
     try:
         if is_parquet(path):
+            kind = "Parquet table whose columns can be written as text"
             table = pq.read_table(path)
             _refuse_repeated(path, table.column_names)
             table = pa.table({name: table.column(name).cast(pa.string()) for name in table.column_names})
@@ -463,16 +478,16 @@ def _read(path: Path) -> pa.Table:
     except OSError as error:
         if error.errno is not None:
             raise EnvironmentFailure(f"{path}: {error.strerror or 'cannot be read'}.") from None
-        raise FormatError(f"{path.name}: no whole CSV or Parquet table.") from None
+        raise FormatError(f"{path.name}: cannot be read as a {kind}.") from None
     except (pa.ArrowException, UnicodeDecodeError):
         # The reader's own message may quote a row.
-        raise FormatError(f"{path.name}: no CSV with a header row, and no Parquet table.") from None
+        raise FormatError(f"{path.name}: cannot be read as a {kind}.") from None
     return _with_rows(path, table)
 
 
 def _refuse_repeated(path: Path, names: list[str]) -> None:
     if len(set(names)) < len(names):
-        raise FormatError(f"{path.name}: two columns have one name.")
+        raise FormatError(f"{path.name}: two columns have the same name.")
 
 
 def _with_rows(path: Path, table: pa.Table) -> pa.Table:

@@ -74,7 +74,9 @@ def guess_lines(guess: TableGuess) -> list[tuple[str, str]]:
         ("rows", "counts in column " + guess.count if guess.count else "one record each"),
     ]
     if guess.unit_id is not None:
-        lines.append(("units", f"{guess.unit_id}; some have several rows, of which the run file counts 3"))
+        lines.append(
+            ("units", f"{guess.unit_id}; some have several rows, of which the run file counts at most 3")
+        )
     for why in dict.fromkeys(guess.left_out.values()):
         columns = ", ".join(column for column, reason in guess.left_out.items() if reason == why)
         lines.append(("not taken", f"{columns}: {why}"))
@@ -82,7 +84,8 @@ def guess_lines(guess: TableGuess) -> list[tuple[str, str]]:
     lines.append(("size", f"{guess.cells:,} cells in each of {guess.leaves:,} leaves, {guess.rows:,} rows"))
     if guess.count is None and guess.cells > _ROWS_A_CELL * guess.rows:
         choices = "; ".join(f"--attributes {','.join(names)}" for names, _ in smaller_choices(guess))
-        lines.append(("sparse", f"more cells than rows: most counts would be noise. Smaller: {choices}"))
+        fewer = f". Fewer cells: {choices}" if choices else ""
+        lines.append(("sparse", f"more cells than rows: a cell has less than one record on average{fewer}"))
     return lines
 
 
@@ -113,8 +116,10 @@ def write_melted(
     said.append(f"{len(made.labels)} columns became labels of {CATEGORY}")
     if made.totals:
         said.append(f"left out, as each is the sum of columns beside it: {', '.join(made.totals)}")
-    said.append(f"{files.long} is as confidential as {files.data.name}, and for your eyes alone")
-    said.append("Look for CHECK in the files, and replace the labels by words of a code book.")
+    said.append(
+        f"{files.long} is as confidential as {files.data.name}: give it to nobody who may not see that file"
+    )
+    said.append("Look for CHECK in the files, and replace the labels with those of a code book.")
     return [text for text in said if text]
 
 
@@ -123,7 +128,8 @@ def refuse_existing(paths: Iterable[Path]) -> None:
     there = [str(path) for path in paths if path.exists()]
     if there:
         raise ConfigError(
-            f"{', '.join(there)}: there already, and not overwritten. Move it away, or choose another folder."
+            f"{', '.join(there)} already {'exist' if there[1:] else 'exists'}. Nothing was overwritten. Move "
+            f"{'them' if there[1:] else 'it'} away, or choose another folder."
         )
 
 
@@ -149,11 +155,9 @@ def write_new(texts: Mapping[Path, str]) -> str:
             write_atomic(path, text.encode())
         listed = next(iter(texts)).parent / ".gitignore"
         if listed.exists():
-            return f"{listed} is there already: have it name {' '.join(_NOT_FOR_GIT[:2])}"
+            return f"{listed} already exists: check that it lists {' and '.join(_NOT_FOR_GIT[:2])}"
         # OUT has the run file's name, unless --out says otherwise
         outputs = [f"/{path.stem}/" for path in texts if path.suffix == ".toml"]
-        lines = [
-            "# Written by opendas init: keys, counts and inputs of runs do not belong into a repository."
-        ]
+        lines = ["# Written by opendas init: keys, counts and inputs of runs do not belong in a repository."]
         write_atomic(listed, "\n".join([*lines, *_NOT_FOR_GIT, *outputs, ""]).encode())
     return ""

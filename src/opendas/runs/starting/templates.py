@@ -11,6 +11,7 @@ from opendas.geography.states import State, find_state
 from opendas.readers.pl94.fetch import pl94_url
 from opendas.runs.config.released import toml_key, toml_text, toml_value
 from opendas.runs.starting.guess import OTHER, TableGuess
+from opendas.schema.attributes import listed
 from opendas.schema.provenance import Discovery
 
 
@@ -131,12 +132,12 @@ def _levels(guess: TableGuess) -> str:
 
 _READ_LABELS = """\
 # CHECK: the labels below were read from the data, and a release that shows them is stamped
-# DOMAIN FROM RECORDS: a label that one record alone bears gives this record away. Put labels of a code
-# book in their place, and write provenance = "code-book" (or "public"), or for each attribute by itself
+# DOMAIN FROM RECORDS: a label that only one record has reveals this record. Replace them with labels of a
+# code book, and write provenance = "code-book" (or "public"), or for each attribute by itself
 # { age = "code-book", ... }. Or let `opendas init table --rho` find the labels privately.
 provenance     = "from-records"
 
-# CHECK: every level that can occur, also one that no record of today has. In the order of output."""
+# CHECK: list every level that can occur, also one that no record has today, in the order of output."""
 
 _FOUND_LABELS = """\
 # The labels below were found privately, by an act that the certificate adds to the totals: leave `discovery`
@@ -165,7 +166,7 @@ def table_product_file(
 
 [product]
 name           = {toml_text(name)}
-protected_unit = {toml_text(protected_unit).ljust(19)} # what one row is: "patient", "voter", ...
+protected_unit = {toml_text(protected_unit).ljust(19)} # what the guarantee protects: "patient", "voter", ...
 
 {labels}
 [attributes]
@@ -176,7 +177,7 @@ protected_unit = {toml_text(protected_unit).ljust(19)} # what one row is: "patie
 # attribute = {toml_text(first)}
 # levels = {{ low = [...], high = [...] }}
 
-# CHECK: which tables matter. They can be given budget of their own.
+# CHECK: list the tables that matter. Each can have its own share of the budget.
 [queries]
 groups = {toml_value(single)}
 
@@ -191,9 +192,10 @@ def _unit_comment(guess: TableGuess) -> str:
     if guess.unit_id is None:
         return ""
     return f"""\
-# CHECK: {_on_one_line(guess.unit_id)} seems to say whose a record is, and some have several. With unit_id
-# the privacy loss is that of all records of one; at_most is how many of them are counted, and is published:
-# decide it without looking at the records. Leave both out only if every row is someone else.
+# CHECK: {_on_one_line(guess.unit_id)} seems to identify the unit of a record, and some units have several.
+# With unit_id the privacy loss is that of all records of one unit; at_most is how many of them are counted,
+# and is published: choose it without looking at the records. Remove both only if each row is a unit of its
+# own, whatever this column says.
 """
 
 
@@ -217,7 +219,7 @@ def _query_shares(guess: TableGuess) -> Mapping[str, Fraction]:
 
 _READ_FRAME = """\
 # CHECK: "from-records" publishes which leaves hold records. Better: a file that lists every leaf, the empty
-# ones included, in a column named {geocode}:   frame = "leaves.csv"
+# ones included, with a column for {columns}:   frame = "leaves.csv"
 # and where levels and leaves come from:       provenance = "public" (or "code-book")
 frame = "from-records"               # says its provenance itself: stamped DOMAIN FROM RECORDS"""
 
@@ -248,7 +250,9 @@ def table_run_file(
     made = "guessed" if discovery is None else "made"
     count = f"count   = {toml_text(guess.count)}\n" if guess.count is not None else ""
     left_out = (f"\n#   {_on_one_line(name)}: {why}" for name, why in guess.left_out.items())
-    frame, other = _READ_FRAME.format(geocode=_on_one_line(guess.geocode)), ""
+    frame, other = _READ_FRAME.format(columns=_on_one_line(listed((*guess.upper_columns, guess.geocode)))), ""
+    unit = "record" if guess.unit_id is None else "unit"
+    loss = "whole release" if discovery is None else "run, to which the discovery adds its own"
     if discovery is not None:
         told = toml_value(discovery.to_dict())
         frame = _FOUND_FRAME.format(frame=toml_text(frame_file), discovery=told, other=OTHER)
@@ -259,7 +263,7 @@ def table_run_file(
 [run]
 product    = {toml_text(product_file)}
 estimator  = "topdown"               # or "informed": opendas plan tries both on synthetic records
-neighbours = "bounded"               # one record replaced by another; "unbounded": one added or removed
+neighbours = "bounded"               # one {unit} replaced by another; "unbounded": one added or removed
 
 # CHECK: one row is {"a number of records with the same values" if guess.count else "one record"}.
 {_unit_comment(guess)}# Columns that were not taken:{"".join(left_out) or " none"}
@@ -274,7 +278,8 @@ levels = {_levels(guess)}
 
 {frame}
 
-# CHECK: rho is the privacy loss of the whole release: smaller protects more. `opendas plan` shows the noise.
+# CHECK: rho is the privacy loss of the {loss}. A smaller rho protects more.
+# `opendas plan` shows the noise.
 [budget]
 rho = "1"
 geolevels = {toml_value(_even(guess.level_names))}

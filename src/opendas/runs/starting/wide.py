@@ -143,17 +143,19 @@ def melt(columns: Mapping[str, Column], wanted: str, to: Path) -> LongTable:
     """
     wide = wide_table(columns)
     if wide is None:
-        raise ConfigError("--melt: this table has no column for each count with one row a place.")
+        raise ConfigError(
+            f"--melt: no table with one row a place and {_FEWEST} columns of counts was recognized."
+        )
     names = wide.counts if wanted == "all" else labels_named(wanted.split(","), wide.counts)
     unknown = [name for name in names if name not in wide.counts]
     if unknown:
-        raise ConfigError(f"--melt: {unknown[0]!r} is not a column of counts; {wide.counts[0]} is one.")
+        raise ConfigError(f"--melt: {unknown[0]!r} is not a column of counts, such as {wide.counts[0]}.")
     totals = _totals(columns, names)
     labels = tuple(name for name in names if name not in totals)
     if wanted == "all" and not wide.parts:
         raise ConfigError(
-            "--melt all: the columns are several breakdowns of the same records, which would be counted "
-            f"several times. Take one, for instance --melt {wide.example}."
+            "--melt all: the columns seem to be several breakdowns of the same records, and each record "
+            f"would be counted several times. Choose one breakdown, for instance --melt {wide.example}."
         )
     uppers = nested(
         column
@@ -162,7 +164,9 @@ def melt(columns: Mapping[str, Column], wanted: str, to: Path) -> LongTable:
     )
     taken = {*uppers, wide.geocode} & {CATEGORY, COUNT}
     if taken:
-        raise ConfigError(f"--melt: the long table has a column {min(taken)!r} of its own; rename this one.")
+        raise ConfigError(
+            f"--melt: the long table adds a column {min(taken)!r}. Rename the one of this table."
+        )
     rows = len(columns[wide.geocode].of_row)
     places = {
         name: np.array(columns[name].values)[columns[name].of_row].repeat(len(labels))
