@@ -513,7 +513,7 @@ def test_what_is_wrong_with_classes_is_said_at_their_field_and_nothing_is_writte
     form = chosen(client.get("/table", headers=mine).text)
     for typed, message in (
         ("0, 18 years", "&#39;years&#39; is not a number"),
-        ("0, 65, 18", "18 follows 65: write the numbers in ascending order."),
+        ("0, 65, 18", "18 follows 65: write the numbers in ascending order, each once."),
         ("0, 0", "0 follows 0"),
         ("5, 18", "Some numbers lie below 5"),
         ("0, 0.1234567890123", "0.1234567890123 has more than the 12 digits"),
