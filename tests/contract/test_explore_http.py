@@ -517,7 +517,7 @@ def test_what_is_wrong_with_classes_is_said_at_their_field_and_nothing_is_writte
         ("0, 0", "0 follows 0"),
         ("5, 18", "Some numbers lie below 5"),
         ("0, 0.1234567890123", "0.1234567890123 has more than 12 digits"),
-        (" ".join(map(str, range(1001))), "1,001 classes: at most 1,000 are taken."),
+        (" ".join(map(str, range(1001))), "1,001 classes: at most 1,000 are allowed."),
         ("nan", "&#39;nan&#39; is not a number"),
         ('"><script>', "&#39;&#34;&gt;&lt;script&gt;&#39; is not a number"),
     ):
