@@ -415,7 +415,7 @@ def test_a_missing_geolevel_and_other_products(made, tmp_path: Path, capsys) -> 
     units = str(made["standard"] / "nmf" / "pl94-units")
     for name, said in (
         ("posterior", "invariant total@block"),
-        ("block-by-block", "at every geolevel"),
+        ("block-by-block", "measurements of blocks alone"),
         ("topdwn", "topdwn"),
     ):
         assert guarded(cli, [*asked, units, "--estimator", name]) == 2
