@@ -116,7 +116,7 @@ def test_replicates_that_are_missing_or_of_others_are_refused(tmp_path: Path) ->
     with pytest.raises(ConfigError, match=r"again2\.csv and ppmf2\.csv are both replicate 2"):
         base.take_replicates(folder)
     (folder / "again2.csv").unlink()
-    with pytest.raises(ConfigError, match="it counts pl94-persons"):
+    with pytest.raises(ConfigError, match="holds microdata of pl94-persons, not of pl94-units"):
         base.take_replicates(folder, "pl94-units")
     base.take_replicates(folder)
     with pytest.raises(ConfigError, match="take at least 9 replicates"):
