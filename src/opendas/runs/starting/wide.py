@@ -144,7 +144,7 @@ def melt(columns: Mapping[str, Column], wanted: str, to: Path) -> LongTable:
     wide = wide_table(columns)
     if wide is None:
         raise ConfigError(
-            f"--melt: no table with one row a place and {_FEWEST} columns of counts was recognized."
+            f"--melt: no table with one row a place and {_FEWEST} columns of counts was recognised."
         )
     names = wide.counts if wanted == "all" else labels_named(wanted.split(","), wide.counts)
     unknown = [name for name in names if name not in wide.counts]
