@@ -71,7 +71,7 @@ def test_a_first_line_that_is_a_record_is_not_quoted(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text(f"000000,{MARK},{MARK},old\n")
     said = refused(tmp_path, tmp_path / "c.csv")
     assert MARK not in said
-    assert "each column name once; columns 2, 3 have" in said
+    assert "each column name once; the names of columns 2, 3 repeat" in said
 
 
 def test_a_record_that_runs_into_the_header_is_not_quoted(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ text = run_file.read_text()
 assert 'geocode = "ward"' in text
 assert 'unit_id = "patient_id"' in text
 assert "bins" in text
-assert "weight: a weight" in text
+assert "weight: it seems to be a weight" in text
 assert "confidential/" in Path(".gitignore").read_text()
 
 # What CHECK asks for: public labels, a public list of wards, records of a patient.
