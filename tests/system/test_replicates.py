@@ -254,11 +254,11 @@ def test_a_share_of_none_is_null_and_what_is_no_table_is_refused(release: od.Rel
     assert none, "some block has neither school nor people in one"
     assert all(row["margin"] is None and row["bias"] is None for row in none)
     for wrong, word in (
-        ("select * from nothing", "refused"),
+        ("select * from nothing", "DuckDB refuses the SQL"),
         ("select 'one' as a, count(*) as n from counts group by geocode", "name of its own"),
         ("select geocode from counts", "no column of numbers"),
         (("prison", "castle"), "castle"),
-        (lambda counts: 7, "returns a table"),
+        (lambda counts: 7, "must return a table"),
     ):
         with pytest.raises(ConfigError, match=word):
             release.margin("kind", geolevel="block", of=wrong)

@@ -56,9 +56,9 @@ def test_a_file_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (URLError(OSError(-3, "Temporary failure in name resolution")), "no internet"),
-        (ConnectionResetError(), "no internet"),
-        (TimeoutError(), "no internet"),
+        (URLError(OSError(-3, "Temporary failure in name resolution")), "could not be reached, or the connection broke off"),
+        (ConnectionResetError(), "could not be reached, or the connection broke off"),
+        (TimeoutError(), "could not be reached, or the connection broke off"),
         (HTTPError("https://example.org", 404, "Not Found", Message(), io.BytesIO()), "answered 404"),
     ],
 )
@@ -99,7 +99,7 @@ def test_a_broken_connection_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
 def test_unknown_states_and_years_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Rhode Island"):
         fetch_pl94("Rode Island", 2010, tmp_path)
-    with pytest.raises(ConfigError, match="2010, 2020"):
+    with pytest.raises(ConfigError, match="2010 and 2020"):
         fetch_pl94("ri", 2000, tmp_path)
 
 

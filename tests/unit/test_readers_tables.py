@@ -174,13 +174,16 @@ def test_tables_of_several_kinds_in_one_folder_are_named(tmp_path: Path) -> None
     found = make_reader(spec(tmp_path, *expand_paths("set", tmp_path))).read()
     assert [finding.file for finding in found.findings] == ["more/a.csv"]
     columns = len(HEAD)
-    assert found.findings[0].rule == f"this file has {columns + 1} columns; 2 like set/a.csv have {columns}"
+    assert (
+        found.findings[0].rule
+        == f"this file has {columns + 1} columns; 2 files like set/a.csv have {columns}"
+    )
     with pytest.raises(FormatError, match="several kinds"):
         make_reader(dataclasses.replace(spec(tmp_path, *expand_paths("set", tmp_path)), strict=True)).read()
     write_csv(tmp_path / "set" / "more" / "a.csv", [HEAD[:1], RECORDS[0][:1]])
     with pytest.raises(FormatError, match="several kinds") as caught:
         make_reader(spec(tmp_path, *expand_paths("set", tmp_path))).read()
-    assert f"lacks {', '.join(sorted(HEAD[1:]))}" in str(caught.value)
+    assert f"missing here: {', '.join(sorted(HEAD[1:]))}" in str(caught.value)
     assert "more/a.csv" in str(caught.value)
 
 

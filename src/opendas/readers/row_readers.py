@@ -378,8 +378,10 @@ def _unlike_files(paths: Sequence[Source], wanted: Set[str]) -> tuple[tuple[Find
             if names & public
         ]
         here = f"{len(files):,} files like this one have" if len(files) > 1 else "this file has"
-        most = f"{len(kinds[usual]):,} like {_file_name(kinds[usual][0])} have {len(usual)}"
-        rule = f"{here} {len(columns)} columns; {most}"
+        many = len(kinds[usual])
+        most = f"{many:,} files like" if many > 1 else "the file"
+        has = "have" if many > 1 else "has"
+        rule = f"{here} {len(columns)} columns; {most} {_file_name(kinds[usual][0])} {has} {len(usual)}"
         findings.append(Finding(_file_name(files[0]), None, None, "; ".join([rule, *said])))
     return tuple(findings), any(not wanted <= columns for columns in kinds)
 
