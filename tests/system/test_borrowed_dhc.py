@@ -184,7 +184,7 @@ def test_units_that_are_refused(with_units: Path, tmp_path: Path, capsys) -> Non
     for path in nmf.rglob("Constraint/**/*.parquet"):
         rows = pq.read_table(path, partitioning=None)
         pq.write_table(rows.filter(pc.not_equal(rows["query_name"], "gq_vect_con")), path)
-    assert "gq_vect_con is missing, or not there for every block" in refused(3, *tie)
+    assert "gq_vect_con is missing, or missing for some block" in refused(3, *tie)
 
 
 def microdata(out: Path) -> dict[str, bytes]:
@@ -360,7 +360,7 @@ def test_ties_that_are_refused(made: Path, tmp_path: Path, capsys) -> None:
         2, nmf, "--tie", made / "pl94", "--estimator", "informed"
     )
     pl = tmp_path / "pl" / "pl94-persons"
-    assert "agrees with a redistricting release" in refused(2, pl, "--tie", made / "pl94")
+    assert "need not agree with a redistricting release" in refused(2, pl, "--tie", made / "pl94")
     opendas.release(opendas.load(made / "pl94-persons.toml"), tmp_path / "seeded", seed=1)
     said = refused(4, nmf, "--tie", tmp_path / "seeded")
     assert "its noise can be computed by others" in said

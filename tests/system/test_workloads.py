@@ -142,7 +142,7 @@ def test_what_is_no_workload_is_refused(workload: dict, said: str) -> None:
 
 def test_names_that_are_taken_and_shares_given_twice() -> None:
     taken = {**PRODUCT, "workloads": {"sex": {"attribute": "age", "kind": "prefixes"}}}
-    with pytest.raises(ConfigError, match="taken"):
+    with pytest.raises(ConfigError, match="is already an attribute"):
         declare_product(taken)
     twice = RUN.replace("detailed =", '"age_prefix 2" = "1/8", detailed =').replace('"1/4" }\n', '"1/8" }\n')
     with pytest.raises(ConfigError, match="twice"):

@@ -247,7 +247,7 @@ def test_shares_that_do_not_sum_to_one_are_refused(rule: object, shares: list[Fr
 
 
 def test_a_root_is_never_replaced() -> None:
-    with pytest.raises(BudgetError, match="a root is not replaced"):
+    with pytest.raises(BudgetError, match="a root cannot be replaced"):
         bypass_general(*family(F(1, 2), 3), top=0)
 
 

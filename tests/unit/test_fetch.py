@@ -56,7 +56,10 @@ def test_a_file_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (URLError(OSError(-3, "Temporary failure in name resolution")), "could not be reached, or the connection broke off"),
+        (
+            URLError(OSError(-3, "Temporary failure in name resolution")),
+            "could not be reached, or the connection broke off",
+        ),
         (ConnectionResetError(), "could not be reached, or the connection broke off"),
         (TimeoutError(), "could not be reached, or the connection broke off"),
         (HTTPError("https://example.org", 404, "Not Found", Message(), io.BytesIO()), "answered 404"),
