@@ -193,8 +193,8 @@ def test_estimators_of_the_whole_tree_are_refused_before_a_record_is_read(
     assert str(refused.value) == (
         f"[run] estimator {estimator}: structural zeros of dhc-persons couple 4,872 categories of relgq and "
         "age; least squares over the whole tree takes at most 1,000. Use estimator topdown, with a [tie] to "
-        "a release of pl94-persons. For unbiased estimates of a table or query group, run with --measurements "
-        "full and ask opendas interval."
+        "a release of pl94-persons. For unbiased estimates of a table or query group, run with "
+        "--measurements full and ask opendas interval."
     )
 
 
