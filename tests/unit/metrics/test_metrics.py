@@ -189,7 +189,7 @@ def test_foreign_histograms_are_refused() -> None:
     truth, _ = random_pair(product, len(frame), 1)
     with pytest.raises(DataError, match="6 leaves"):
         level_errors(histogram(truth), histogram(truth[:5]), frame, ["block"])
-    with pytest.raises(DataError, match="different products"):
+    with pytest.raises(DataError, match="must be of the same product"):
         level_errors(histogram(truth), histogram(truth[:, :4]), frame, ["block"])
 
 
