@@ -112,7 +112,7 @@ def test_areas_to_build_around_that_hold_no_leaf_are_told(
 ) -> None:
     path = run_file(folder, 'spine = "optimized"\nentities = ["place", "aianhh"]')  # no reservation here
     err = asked(path, capsys)[1]
-    assert "no leaf of the input lies in an area of 'aianhh'" in err
+    assert "no leaf of the frame lies in an area of 'aianhh'" in err
     assert "'place'" not in err
 
 
