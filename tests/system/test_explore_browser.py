@@ -209,7 +209,7 @@ def test_everything_works_without_a_script(browser: Any, address: str) -> None:
     visit.press(page.get_by_role("button", name="Open"))
     assert visit.field("text-error").is_visible()
     page = visit.go("/phsafe")
-    visit.press(page.get_by_role("button", name="Give target margins instead"))
+    visit.press(page.get_by_role("button", name="Type target margins instead"))
     assert visit.field("a.v.PH3.3").input_value() == "20"
     visit.close()
 
@@ -293,7 +293,7 @@ def test_household_tables_give_table_10_and_a_configuration(visit: Visit) -> Non
     visit.status("rho 1.257 unbounded, 2.515 bounded")
     page.get_by_label("nation, groups A-G", exact=True).first.uncheck()
     expect(page.locator("#answers")).not_to_contain_text("nation, groups A-G")
-    visit.press(page.get_by_role("button", name="Give budgets instead"))
+    visit.press(page.get_by_role("button", name="Type budgets instead"))
     visit.field("a.tau.PH1_num").fill("0")
     visit.status("cannot be used")
     assert visit.field("a.tau.PH1_num-error").is_visible()
