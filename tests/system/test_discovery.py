@@ -245,7 +245,7 @@ def test_the_limit_of_a_book_in_epsilon_counts_the_deltas_of_its_acts() -> None:
         (("--rho", "0.1", "--geography", "ward", "--attributes", "ward"), "named twice"),
         (("--rho", "0", *ASKED), "rho of a discovery must be positive"),
         (("--rho", "0.1", "--delta", "0", *ASKED), "delta of a discovery"),
-        (("--rho", "0.1", "--delta", "1e-3", *ASKED), "at most 1e-06 is taken"),
+        (("--rho", "0.1", "--delta", "1e-3", *ASKED), "at most 1e-06 is allowed"),
         (("--ledger", "book"), "--ledger goes with --rho"),
         (("--rho", "1", "--interactive"), "do not go with --rho"),
     ],
