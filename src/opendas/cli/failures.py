@@ -20,6 +20,7 @@ EXIT_USAGE = 2
 EXIT_ENVIRONMENT = 6
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
+_NUMBA_CACHE = ("numba", "core", "caching.py")
 
 
 def _write_to_stderr(message: str) -> None:
@@ -99,9 +100,6 @@ def _ended_early(error: EOFError, context: dict[str, Path]) -> int:
         "packages, or install them again."
     )
     return EXIT_ENVIRONMENT
-
-
-_NUMBA_CACHE = ("numba", "core", "caching.py")
 
 
 def _interrupted(context: dict[str, Path]) -> str:

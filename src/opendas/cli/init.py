@@ -190,9 +190,7 @@ def _guess_table(files: TableFiles, columns: _Columns, unit: str | None, *, inte
     from opendas.runs.starting.table_files import FROM_RECORDS, guess_lines, refuse_existing, write_guess
 
     refuse_existing((files.product, files.run))
-    guess = (
-        _ask_for_columns(files.data, columns) if interactive else guess_table(files.data, Declared(*columns))
-    )
+    guess = _ask_columns(files.data, columns) if interactive else guess_table(files.data, Declared(*columns))
     unit = unit or (
         click.prompt("Protected unit, such as patient", default=guess.protected_unit) if interactive else None
     )
@@ -203,7 +201,7 @@ def _guess_table(files: TableFiles, columns: _Columns, unit: str | None, *, inte
     message(f"Then: {files.next_command}")
 
 
-def _ask_for_columns(data: Path, columns: _Columns) -> TableGuess:
+def _ask_columns(data: Path, columns: _Columns) -> TableGuess:
     """Ask which column is what, offering the guess, until the answers fit the table."""
     from opendas.runs.starting.guess import Declared, columns_of, guess_table
 

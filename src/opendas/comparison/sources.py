@@ -290,6 +290,7 @@ def _moved(estimate: Histogram, own: Frame, frame: Frame) -> Histogram:
 
 
 def _level_below_the_root(frame: Frame) -> str | None:
+    """Return the geolevel of counties, else the second from the top; None where there is none."""
     above = list(frame.levels)
     return "county" if "county" in above else above[1] if len(above) > 1 else None
 

@@ -111,9 +111,8 @@ class BookTerms:
             raise PrivacyError(
                 f"the protected unit of the book is {self.unit!r}, and that of {entry.product} is "
                 f"{entry.unit!r}. No known factor converts the loss of one into that of the other. If a "
-                "record of "
-                f'{entry.product} is one {self.unit}, declare protected_unit = "{self.unit}" in its product '
-                "file. Otherwise create another book for these data."
+                f'record of {entry.product} is one {self.unit}, declare protected_unit = "{self.unit}" in '
+                "its product file. Otherwise create another book for these data."
             )
         cost = entry.cost(self.relation, self.change)
         if cost is None:

@@ -95,7 +95,7 @@ def _compose(stream, need_adults, need_minors, adults, minors, cumulative, group
 
 
 @inner
-def _draw_households(
+def _households(
     stream, left_adults, left_minors, adults, minors, cumulative, chosen, more_adults, more_minors
 ):
     """Draw households one by one as long as there are people; those left over join households at random.
@@ -247,7 +247,7 @@ def place_in_households(streams, starts, cell, adult, count, units, pool, allowe
         more_adults, more_minors = np.zeros_like(chosen), np.zeros_like(chosen)
         found = _compose(stream, grown, young, pool.adults, pool.minors, pool.cumulative, pool.groups, chosen)
         if not found:
-            _draw_households(
+            _households(
                 stream, grown, young, pool.adults, pool.minors, pool.cumulative, chosen, more_adults,
                 more_minors,
             )  # fmt: skip

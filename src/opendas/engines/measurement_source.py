@@ -92,7 +92,7 @@ class FileMeasurements:
         for query in measured.queries:
             rows, compact, _ = compact_rows(query.row_of_cell, support, query.size)
             block, place = self._blocks[level]
-            values = _answers_of_rows(block[query.name], place[start : start + children], rows, query.name)
+            values = _row_answers(block[query.name], place[start : start + children], rows, query.name)
             answers.append(QueryAnswers(query.name, rows, compact, values, query.variance))
         return FamilyMeasurement(tuple(answers), measured.precision(first, children))
 
@@ -108,12 +108,12 @@ class FileMeasurements:
             block, place = self._blocks[level]
             every = np.arange(query.size, dtype=np.int32)
             answers.append(
-                _answers_of_rows(block[query.name], place[start : start + geounits], every, query.name)
+                _row_answers(block[query.name], place[start : start + geounits], every, query.name)
             )
         return answers
 
 
-def _answers_of_rows(answers: Answers, place: Ints, rows: npt.NDArray[np.int32], query: str) -> Ints:
+def _row_answers(answers: Answers, place: Ints, rows: npt.NDArray[np.int32], query: str) -> Ints:
     out = np.zeros((len(place), len(rows)), dtype=np.int64)
     measured = place >= 0
     if answers.cells is None:

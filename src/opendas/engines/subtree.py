@@ -196,7 +196,7 @@ def estimate_part(
 
     def show(level: PartLevel) -> None:
         # What is known of a geounit holds its own measurements: they are read again only to be shown.
-        used.extend(_answers_of_families(source, level.level, shown))
+        used.extend(_read_families(source, level.level, shown))
         shown.clear()
 
     top = part.levels[0]
@@ -221,9 +221,7 @@ def _answers(level: int, first: int, children: int, measurement: FamilyMeasureme
         yield UsedAnswers(level, first, children, query.name, query.rows, query.values)
 
 
-def _answers_of_families(
-    source: MeasurementSource, level: int, families: Sequence[_Read]
-) -> list[UsedAnswers]:
+def _read_families(source: MeasurementSource, level: int, families: Sequence[_Read]) -> list[UsedAnswers]:
     """Read the answers of many families, together where the source can."""
     if isinstance(source, PartialSource):
         return source.used(level, families)

@@ -242,9 +242,7 @@ def build_spine(frame: Frame, recipe: Recipe, finish: Callable[[Spine], Spine]) 
 def _applied(partitions: Partitions, step: SpineStep, recipe: Recipe) -> Partitions:
     frame = partitions.frame
     if step.step == "aian":
-        return divide_into_parts(
-            partitions, _top_of_parts(step, partitions.names), _leaves_in_areas(frame, step)
-        )
+        return divide_into_parts(partitions, _top_of_parts(step, partitions.names), _in_areas(frame, step))
     level = _grouped(step, partitions.names)
     if step.step == "tract_groups":
         return _with_tract_groups(partitions, level, step, recipe)
@@ -319,7 +317,7 @@ def in_ranges(codes: Codes, ranges: Sequence[str]) -> Bools:
     return inside
 
 
-def _leaves_in_areas(frame: Frame, step: SpineStep) -> Bools:
+def _in_areas(frame: Frame, step: SpineStep) -> Bools:
     """Return which leaves lie in the areas of an ``aian`` step."""
     areas = step.areas or "aianhh"
     codes = _area(frame, areas, "the step aian")
@@ -376,7 +374,7 @@ def _dhc_columns(frame: Frame, recipe: Recipe) -> list[npt.NDArray[Any]]:
     areas = _area(frame, divided.areas or "aianhh", why)
     districts = [name for name in _SCHOOL_DISTRICTS if name in frame.entities]
     return [
-        np.where(_leaves_in_areas(frame, divided), areas, b""),
+        np.where(_in_areas(frame, divided), areas, b""),
         *_kinds_of_quarters(frame),
         *(_area(frame, name, why) for name in districts or _SCHOOL_DISTRICTS),
         _area(frame, "block_group", why),
@@ -392,7 +390,7 @@ def _production_columns(frame: Frame, step: SpineStep, recipe: Recipe) -> list[n
     why = f"the production rule of the step {step.step} (no entities are given)"
     divided = next((other for other in recipe.steps if other.step == "aian"), SpineStep("aian"))
     areas = _area(frame, divided.areas or "aianhh", why)
-    inside = _leaves_in_areas(frame, divided)
+    inside = _in_areas(frame, divided)
     strong = _strong(frame)
     place = _area(frame, "place", why)
     cousub = _area(frame, "cousub", why) if bool((strong & ~inside).any()) else place

@@ -294,11 +294,9 @@ def _covariances_below(
     """
     if level == len(sweep.model.levels) - 1:
         return
-    pulled = _apply_to_each(_information(sweep, level, np.array([geounit])), covariance[None])
+    pulled = _apply(_information(sweep, level, np.array([geounit])), covariance[None])
     children = np.arange(*sweep.model.child_starts(level, geounit, geounit + 1))
-    found = _apply_to_each(
-        _covariance_operators(sweep, level + 1, children), np.repeat(pulled, len(children), axis=0)
-    )
+    found = _apply(_covariance(sweep, level + 1, children), np.repeat(pulled, len(children), axis=0))
     for child, vectors in zip(children.tolist(), found, strict=True):
         yield level + 1, child, vectors
         yield from _covariances_below(sweep, level + 1, child, vectors)
@@ -336,25 +334,21 @@ def _answer_covariances(
     below: dict[int, Floats] = {}  # their sum over the children
     linear = weights[:, None, None] * rows
     for number in range(last, 0, -1):
-        own[number] = _apply_to_each(_covariance_operators(sweep, number, places[number]), linear)
+        own[number] = _apply(_covariance(sweep, number, places[number]), linear)
         parent = model.levels[number].parent[places[number]]
         below[number - 1] = np.add.reduceat(own[number], np.flatnonzero(np.diff(parent, prepend=-1)), axis=0)
-        linear = _apply_to_each(_information(sweep, number - 1, places[number - 1]), below[number - 1])
-    found = _apply_to_each(roots.take(places[0]), linear)
+        linear = _apply(_information(sweep, number - 1, places[number - 1]), below[number - 1])
+    found = _apply(roots.take(places[0]), linear)
     for number in range(last + 1):
         if number:
-            pulled = _apply_to_each(
-                _information(sweep, number - 1, places[number - 1]), found - below[number - 1]
-            )
+            pulled = _apply(_information(sweep, number - 1, places[number - 1]), found - below[number - 1])
             up = np.searchsorted(places[number - 1], model.levels[number].parent[places[number]])
-            found = own[number] + _apply_to_each(
-                _covariance_operators(sweep, number, places[number]), pulled[up]
-            )
+            found = own[number] + _apply(_covariance(sweep, number, places[number]), pulled[up])
         for geounit, vectors in zip(places[number].tolist(), found, strict=True):
             yield number, geounit, vectors
 
 
-def _covariance_operators(sweep: Sweep, level: int, geounits: Ints) -> Operators:
+def _covariance(sweep: Sweep, level: int, geounits: Ints) -> Operators:
     """Return ``V`` of some geounits."""
     statistics, here = sweep.statistics[level], sweep.model.levels[level]
     allowed = here.patterns[here.pattern[geounits - here.first]]
@@ -368,7 +362,7 @@ def _information(sweep: Sweep, level: int, geounits: Ints) -> Operators:
     return below.covariance.take(geounits - below.first).dual(allowed, plain=True)
 
 
-def _apply_to_each(operators: Operators, vectors: Floats) -> Floats:
+def _apply(operators: Operators, vectors: Floats) -> Floats:
     """Apply each geounit's operator to its vectors, float64 (g, r, n)."""
     count, rows, cells = vectors.shape
     several = operators.take(np.repeat(np.arange(count), rows))

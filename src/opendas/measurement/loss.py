@@ -56,9 +56,7 @@ def plan_loss(plan: MeasurementPlan, held: ProtectionMap | None = None) -> Worst
     found, paths = _found(plan, held), plan.spine.paths()[0]
     changes = [] if held.adds else list(_changes(plan, found.all()))
     if held.adds or held.appears:
-        changes += [
-            _answers_changed_on_path(plan, paths[number], -1, frozenset()) for number in found.of_addition()
-        ]
+        changes += [_path_changes(plan, paths[number], -1, frozenset()) for number in found.of_addition()]
     return WorstLoss(_largest(changes))
 
 
@@ -137,7 +135,7 @@ def move_loss(plan: MeasurementPlan, moves: Iterable[tuple[Path, Path, int]]) ->
     """
     changes = []
     for one, other, common in moves:
-        paths = (_answers_changed_on_path(plan, path, common, frozenset()) for path in (one, other))
+        paths = (_path_changes(plan, path, common, frozenset()) for path in (one, other))
         changes.append(_sum(*paths))
     return WorstLoss(_largest(changes))
 
@@ -193,15 +191,12 @@ def _changes(plan: MeasurementPlan, replacements: Iterable[Replacement]) -> Iter
     paths = plan.spine.paths()[0]
     for found in replacements:
         one, other = (
-            _answers_changed_on_path(plan, paths[path], found.shared, found.apart)
-            for path in (found.one, found.other)
+            _path_changes(plan, paths[path], found.shared, found.apart) for path in (found.one, found.other)
         )
         yield _sum(one, other)
 
 
-def _answers_changed_on_path(
-    plan: MeasurementPlan, path: Path, shared: int, apart: frozenset[str]
-) -> ChangedAnswers:
+def _path_changes(plan: MeasurementPlan, path: Path, shared: int, apart: frozenset[str]) -> ChangedAnswers:
     """Return the answers that change along a path: those below shared levels, and there those that differ."""
     if plan.budget.contribution.records > 1:  # answers can differ by more than one
         raise ConfigError(UNITS_OF_SEVERAL)

@@ -393,9 +393,7 @@ def open_together(
     ]
     if not others or _is_of_companion(first.product, asked):
         return measured, asked
-    return dataclasses.replace(
-        measured, other=_other_measurements(measured, asked, first.product, others[0])
-    ), asked
+    return dataclasses.replace(measured, other=_other_file(measured, asked, first.product, others[0])), asked
 
 
 def _family(product: Product) -> str:
@@ -414,9 +412,7 @@ def _answers(product: Product, query: str) -> bool:
     return True
 
 
-def _other_measurements(
-    measured: MeasuredProduct, query: str, first: Product, file: BureauFile
-) -> OtherMeasurements:
+def _other_file(measured: MeasuredProduct, query: str, first: Product, file: BureauFile) -> OtherMeasurements:
     """Return what another product says: on the margin that the question needs, or on its own cells.
 
     The common rows are the finest sums that both count: connected components of pairs of a cell of the one

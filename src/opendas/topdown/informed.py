@@ -47,13 +47,13 @@ class Informed:
         problem = family_problem(
             data.family, groups, (), linear, np.ones(len(linear)), known.precision.on_support(support)
         )
-        metric = partial(_shared_weights_problem, known, support)
+        metric = partial(_shared_problem, known, support)
         solution = accepted(solved(problem, groups, metric), data.family, "least squares")
         data.progress.note(solution)
         return solution.x
 
 
-def _shared_weights_problem(
+def _shared_problem(
     known: Information, support: npt.NDArray[np.int32], problem: FamilyProblem
 ) -> FamilyProblem:
     """Return the problem with weights that all children share, and each child's multiple, for its metric.

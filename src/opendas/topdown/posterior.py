@@ -204,7 +204,7 @@ def tree_of(family: Family, rules: LevelRules, groups: Groups) -> Tree:
     levels = [classes.astype(np.int64)]
     maps = [rows[support] for queries in rules.rounder for _, rows in queries]
     for rows in (*maps, np.arange(len(support), dtype=np.int32)):
-        finer = _common_refinement(levels[-1], rows)
+        finer = _refinement(levels[-1], rows)
         if finer.max() > levels[-1].max():
             levels += _one_by_one(levels[-1], finer, parent)
     if len(levels) == 1:
@@ -288,12 +288,12 @@ def _one_by_one(coarse: Ints, finer: Ints, parent: Ints) -> list[Ints]:
     rank = np.empty(len(total), np.int64)
     rank[order] = np.arange(len(total)) - np.searchsorted(above[order], above[order])
     leading = (
-        _common_refinement(coarse, np.minimum(rank[finer], k).astype(np.int32)) for k in range(1, LEADING + 1)
+        _refinement(coarse, np.minimum(rank[finer], k).astype(np.int32)) for k in range(1, LEADING + 1)
     )
     return [new for old, new in itertools.pairwise([coarse, *leading, finer]) if new.max() > old.max()]
 
 
-def _common_refinement(coarse: Ints, rows: npt.NDArray[np.int32]) -> Ints:
+def _refinement(coarse: Ints, rows: npt.NDArray[np.int32]) -> Ints:
     """Return the partition of cells by both, numbered from 0."""
     both: Ints = np.unique(coarse * (int(rows.max()) + 1) + rows, return_inverse=True)[1]
     return both

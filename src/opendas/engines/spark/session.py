@@ -331,9 +331,7 @@ def _probe_executors(session: SparkSession, folder: Path) -> list[dict[str, Any]
     mark.write_text(nonce)
     try:
         tasks = 2 * max(1, context.defaultParallelism)
-        found = _probe_answers(
-            session, tasks, partial(_executor_probe, nonce, str(folder.resolve()), _NEEDED)
-        )
+        found = _probed(session, tasks, partial(_executor_probe, nonce, str(folder.resolve()), _NEEDED))
         seen = any(True for _ in folder.glob(f".seen-{nonce}-*"))
     finally:
         for path in folder.glob(f".seen-{nonce}*"):
@@ -343,7 +341,7 @@ def _probe_executors(session: SparkSession, folder: Path) -> list[dict[str, Any]
     return found
 
 
-def _probe_answers(
+def _probed(
     session: SparkSession, tasks: int, probe: Callable[..., Callable[[Any], Any]]
 ) -> list[dict[str, Any]]:
     """Ask in the way of the run's own work, so that the processes started for it are those of the run.

@@ -151,7 +151,7 @@ def _check_header(name: str, header: Sequence[str]) -> None:
         raise FormatError(f"{name}: the header lacks {', '.join(missing)}.")
 
 
-def _first_error(row: dict[str, str], cell: str, cells: Sequence[int]) -> tuple[str, str] | None:
+def _row_error(row: dict[str, str], cell: str, cells: Sequence[int]) -> tuple[str, str] | None:
     """Return column and rule of the first thing wrong with a row."""
     if _REGION.fullmatch(row["REGION_ID"]) is None:
         return "REGION_ID", "1 or two digits"
@@ -190,7 +190,7 @@ def read_table(out: Path, name: str, cells: tuple[int, ...]) -> dict[str, Grid]:
     for file, line, values in rows:
         row = dict(zip(header, values, strict=False))
         wrong = (
-            ("row", f"{len(header)} fields") if len(values) != len(header) else _first_error(row, cell, cells)
+            ("row", f"{len(header)} fields") if len(values) != len(header) else _row_error(row, cell, cells)
         )
         if wrong is None:
             key = (row["REGION_ID"], row.get("ITERATION_CODE", "*"))

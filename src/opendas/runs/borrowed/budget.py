@@ -193,13 +193,9 @@ def _shares_by(
         multiples = [Fraction(0)] * len(asked)
         for kind in np.flatnonzero(asked).tolist():
             values = dict(zip(queries, published[number][kind].tolist(), strict=True))
-            fitting = [
-                m
-                for m in _possible(own, number)
-                if not _query_with_other_noise(budget, number, names, values, m)
-            ]
+            fitting = [m for m in _possible(own, number) if not _misfit(budget, number, names, values, m)]
             if not fitting:
-                query = _query_with_other_noise(budget, number, names, values, Fraction(1))
+                query = _misfit(budget, number, names, values, Fraction(1))
                 sigma2 = 1 / (budget.rho * own[number] * planned[query])
                 variance = level.variances[kind, queries.index(query)]
                 return (
@@ -221,7 +217,7 @@ def _possible(own: Sequence[Fraction], number: int) -> list[Fraction]:
     return sorted(total / own[number] for total in sums)
 
 
-def _query_with_other_noise(
+def _misfit(
     budget: StatedBudget, number: int, names: Sequence[str], values: Mapping[str, float], multiple: Fraction
 ) -> str:
     """Return the first query group whose noise is not that of the budget; an empty text if all are."""

@@ -102,14 +102,12 @@ def estimate_borrowed(borrowed: BorrowedRun, out: Path, options: RunOptions) -> 
     with Workspace(out, options.ledger, group_writable=options.group_writable) as space, ExitStack() as undo:
         for one in (borrowed.companion, borrowed):
             if one is not None:
-                _write_measurements(one, space, options, undo)
+                _write_taken(one, space, options, undo)
         undo.pop_all()
     estimate(borrowed.run, out, options)
 
 
-def _write_measurements(
-    borrowed: BorrowedRun, space: Workspace, options: RunOptions, undo: ExitStack
-) -> None:
+def _write_taken(borrowed: BorrowedRun, space: Workspace, options: RunOptions, undo: ExitStack) -> None:
     """Write measurements and public facts as a run that measured them would have, with how to undo it."""
     run, name = borrowed.run, borrowed.run.product.name
     published = run.resolved.published

@@ -42,7 +42,7 @@ from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
 _PHASES = ("started", "measured", "finished")
 _BOOK = "book.json"
 
-KEY_SECONDS = 300
+_KEY_SECONDS = 300
 """How long a key command may take."""
 
 
@@ -426,9 +426,9 @@ def key_from_command(command: str) -> RunKey:
         words = shlex.split(command)
         if not words:
             raise ConfigError("--key-command is empty; give the command that prints the run key.")
-        done = subprocess.run(words, capture_output=True, check=False, timeout=KEY_SECONDS)
+        done = subprocess.run(words, capture_output=True, check=False, timeout=_KEY_SECONDS)
     except subprocess.TimeoutExpired:
-        raise EnvironmentFailure(f"the key command did not end within {KEY_SECONDS} seconds.") from None
+        raise EnvironmentFailure(f"the key command did not end within {_KEY_SECONDS} seconds.") from None
     except (OSError, ValueError) as error:
         raise EnvironmentFailure(f"the key command could not be run ({type(error).__name__}).") from None
     if done.returncode != 0:

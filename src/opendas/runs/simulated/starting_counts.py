@@ -88,10 +88,7 @@ class StartingCounts:
                 np.concatenate([leaf, to_leaf]),
                 np.concatenate([cell, moved]),
                 np.concatenate(
-                    [
-                        published.counts - _records_of_entries(from_leaf, moved, published),
-                        np.ones(len(moved), np.int64),
-                    ]
+                    [published.counts - _leaving(from_leaf, moved, published), np.ones(len(moved), np.int64)]
                 ),
                 shape=(published.rows, published.size),
             )
@@ -210,7 +207,7 @@ def _sums(group: Ints, counts: Ints) -> Floats:
     return np.bincount(group, counts)[group].astype(np.float64)
 
 
-def _records_of_entries(leaf: Ints, cell: npt.NDArray[np.int32], published: Histogram) -> Ints:
+def _leaving(leaf: Ints, cell: npt.NDArray[np.int32], published: Histogram) -> Ints:
     """Return how many records leave each entry of the published counts, int64 (e,)."""
     keys = published.row_of_entries() * np.int64(published.size) + published.cells
     at = np.searchsorted(keys, leaf * np.int64(published.size) + cell)
