@@ -136,7 +136,7 @@ def test_a_key_that_is_not_at_hand_is_not_called_lost(tmp_path: Path, given: Pat
         said = " ".join(capsys.readouterr().err.split())
         assert way in said
         assert "charged in full" not in said
-    for out, source in ((one, " --key-command COMMAND"), (two, ""), (three, " --seed 3")):
+    for out, source in ((one, " --key-command COMMAND"), (two, " --ask-passphrase"), (three, " --seed 3")):
         seed = ("--seed", "3") if out == three else ()
         assert command("run", run, "--out", out, *less, *seed) == 2
         assert f"--resume{source} writes the measurements" in " ".join(capsys.readouterr().err.split())

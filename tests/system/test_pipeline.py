@@ -290,7 +290,7 @@ def test_without_its_key_a_run_whose_input_was_changed_is_not_resumed(tmp_path: 
     first = release(load(path), out, RunOptions())
     assert release(load(path), out, RunOptions(resume=True)) == first
     os.utime(tmp_path / "a" / "counts.csv", (1, 1))
-    with pytest.raises(PrivacyError, match="changed since"):
+    with pytest.raises(PrivacyError, match="or it was written again since"):
         release(load(path), out, RunOptions(resume=True))
 
 

@@ -157,9 +157,8 @@ class Recode:
         if missing:
             raise ConfigError(
                 f"recode {self.name!r}: level {missing[0]!r} of {attribute.name!r} is in no group; a recode "
-                "is "
-                'a partition of all levels. Name it, or in a product file give others = "LABEL" for all that '
-                "are not named."
+                'is a partition of all levels. Name it, or in a product file give others = "LABEL" for all '
+                "that are not named."
             )
         return group_of
 

@@ -311,7 +311,7 @@ def test_the_legacy_file_of_a_state_has_every_record_and_is_read_back(tmp_path, 
         lines = archive.read(f"fbgeo{year}.pl").decode("latin-1").splitlines()
     levels = [line[8:11] if year == 2010 else line.split("|")[2] for line in lines]
     assert levels == ["040", "050", "050", "140", "140", "140"]
-    for category, message in (("aianhh", "no aianhh in this release"), ("place", "no record of place")):
+    for category, message in (("aianhh", "this release has no aianhh"), ("place", "no record of place")):
         with pytest.raises(ConfigError, match=message):
             write_tables(made, ["P1"], [category], fmt="pl94", to=tmp_path / "t")
     write_tables(made, ["P1"], [], fmt="pl94")
