@@ -21,6 +21,7 @@ Messages and fields hold names, places and rules; they never hold a confidential
 
 from __future__ import annotations
 
+import difflib
 import errno
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -301,3 +302,22 @@ class CheckFailed(OpendasError):
     """A verification found a difference."""
 
     exit_code = 1
+
+
+def nearest(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """Return the hint of a message: the nearest known word; if none is near, `otherwise` or all of them.
+
+    Examples
+    --------
+    >>> nearest("mechansim", ["mechanism", "product"])
+    'did you mean mechanism?'
+    >>> nearest("x", ["mechanism", "product"])
+    'the choices are mechanism, product.'
+    """
+    words = list(known)
+    close = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]}?"
+    if otherwise is not None:
+        return otherwise
+    return f"the choices are {', '.join(words)}." if words else "there are none to choose from."

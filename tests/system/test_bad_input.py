@@ -585,7 +585,7 @@ def test_folders_that_are_no_release(mini: Path, capsys: Capture, where: str) ->
     [
         (("--tables", "kind", "--geolevel", "twon"), 2, "did you mean town?"),
         (("--tables", "kind", "--geolevel", "place"), 2, "region, town, block"),
-        (("--tables", "knid", "--geolevel", "town"), 2, "kind, age, minor"),
+        (("--tables", "knid", "--geolevel", "town"), 2, "did you mean kind?"),
         (("--tables", "P1", "--geolevel", "town"), 2, "pl94-persons"),
         (("--tables", ",", "--geolevel", "town"), 2, "names no table"),
         (("--tables", "kind", "--geolevel", "town", "--format", "pl94"), 2, "pl94 format"),

@@ -126,7 +126,7 @@ def test_weights_share_out_exactly() -> None:
     [
         ({}, "either a kind"),
         ({"kind": "prefixes", "ranges": [["0"]]}, "either a kind"),
-        ({"kind": "suffixes"}, "known are prefixes, dyadic"),
+        ({"kind": "suffixes"}, "did you mean prefixes?"),
         ({"ranges": [["9"]]}, "not a level"),
         ({"ranges": [["0..2"]], "weights": [1, 1]}, "expected 1 positive"),
         ({"ranges": [["0..2"]], "weights": ["0"]}, "expected 1 positive"),

@@ -152,7 +152,7 @@ def test_the_us_preset_spends_a_third_on_state_totals() -> None:
 
 
 def test_an_unknown_preset_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="Did you mean 'us2020-persons'"):
+    with pytest.raises(ConfigError, match=r"did you mean us2020-persons\?"):
         preset("us2020-person")
 
 

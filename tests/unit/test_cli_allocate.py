@@ -119,7 +119,7 @@ def test_bounded_neighbours_halve_what_a_budget_buys(
         (("--total", "1"), "--mechanism is missing"),
         (("--mechanism", "laplace"), "give --total, or --mse"),
         (("--mechanism", "laplace", "--total", "1", "--mse", "2"), "not both"),
-        (("--mechanism", "laplcae", "--total", "1"), "did you mean 'laplace'"),
+        (("--mechanism", "laplcae", "--total", "1"), "did you mean laplace?"),
         (("--mechanism", "laplace", "--total", "-1"), "not positive"),
         (("--mechanism", "laplace", "--total", "0"), "not positive"),
         (("--mechanism", "laplace", "--total", "one"), "total: 'one' is not a number"),

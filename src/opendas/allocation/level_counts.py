@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from opendas.allocation.clamped_error import LARGEST_COUNT
 from opendas.allocation.histogram import CountHistogram, Level, unknown_counts
 from opendas.arrays import Ints
 from opendas.custody.folders import at_once
-from opendas.errors import ConfigError, Finding, FormatError
+from opendas.errors import ConfigError, Finding, FormatError, nearest
 
 _LEVEL_KEYS = ("name", "values", "mult", "nodes", "fixed")
 _KEYS = ("levels", "source")
@@ -52,7 +51,7 @@ def read_level_counts(path: Path | str) -> LevelCounts:
         findings.append(Finding(path.name, None, "levels", "expected a list with at least one level"))
         rows = []
     findings += [
-        Finding(path.name, None, ascii(key)[1:-1], _unknown(key, _KEYS))
+        Finding(path.name, None, ascii(key)[1:-1], f"is not known; {nearest(key, _KEYS)}")
         for key in document
         if key not in _KEYS
     ]
@@ -125,13 +124,6 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip()) and value.isprintable()
 
 
-def _unknown(key: str, known: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(key, known, n=1)
-    return (
-        f"is not known; did you mean {close[0]}?" if close else f"is not known; known are {', '.join(known)}"
-    )
-
-
 def _form_errors(row: object, names: set[str]) -> Iterator[tuple[str, str]]:
     """Yield (field, rule) of what is wrong with the form of a level."""
     if not isinstance(row, dict):
@@ -144,7 +136,7 @@ def _form_errors(row: object, names: set[str]) -> Iterator[tuple[str, str]]:
         yield "name", f"{name!r} appears twice"
     for key in row:
         if key not in _LEVEL_KEYS:
-            yield ascii(key)[1:-1], _unknown(key, _LEVEL_KEYS)
+            yield ascii(key)[1:-1], f"is not known; {nearest(key, _LEVEL_KEYS)}"
     if not isinstance(row.get("fixed", False), bool):
         yield "fixed", "expected true or false"
     if ("nodes" in row) == ("values" in row):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from enum import StrEnum
 from fractions import Fraction
 
-from opendas.errors import ConfigError
+from opendas.errors import ConfigError, nearest
 from opendas.privacy.relations import Mechanism, Neighbours
 
 
@@ -49,12 +48,8 @@ def noise_kind(name: str | Mechanism | NoiseKind) -> NoiseKind:
     try:
         return NoiseKind(str(name))
     except ValueError:
-        known = [kind.value for kind in NoiseKind]
-        close = difflib.get_close_matches(str(name), known, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ConfigError(
-            f"mechanism: {str(name)[:60]!r} is not known; {hint}Known are {', '.join(known)}."
-        ) from None
+        hint = nearest(str(name), [kind.value for kind in NoiseKind])
+        raise ConfigError(f"mechanism: {str(name)[:60]!r} is not known; {hint}") from None
 
 
 def relation(name: str | Neighbours) -> Neighbours:

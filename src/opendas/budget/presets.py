@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -10,7 +9,7 @@ from functools import cache
 from types import MappingProxyType
 
 from opendas.budget.allocation import exact_shares
-from opendas.errors import ConfigError
+from opendas.errors import ConfigError, nearest
 
 # The published allocations, as printed.
 #
@@ -341,9 +340,7 @@ def preset(name: str) -> Preset:
     Raises `ConfigError` if no preset has this name; suggests the nearest.
     """
     if name not in _PRESETS:
-        near = difflib.get_close_matches(name, _PRESETS, n=1)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"There is no budget preset {name!r}. {hint}The presets are {', '.join(_PRESETS)}.")
+        raise ConfigError(f"there is no budget preset {name!r}; {nearest(name, _PRESETS)}")
     description, source, product, rho, table = _PRESETS[name]
     if rho is None:
         total, geolevels, queries = _read_losses(table)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 
-from opendas.errors import ConfigError
+from opendas.errors import ConfigError, nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,7 @@ def find_state(text: str) -> State:
     for state in STATES:
         if wanted in (state.fips, state.postal.casefold(), state.name.casefold()):
             return state
-    near = get_close_matches(wanted, [state.name.casefold() for state in STATES], n=1)
-    hint = f"; did you mean {near[0].title()}?" if near else "; give a name, a postal code or a FIPS code."
-    raise ConfigError(f"no state {text!r}{hint}")
+    hint = nearest(
+        wanted.title(), [state.name for state in STATES], "give a name, a postal code or a FIPS code."
+    )
+    raise ConfigError(f"no state {text!r}; {hint}")

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points
 from typing import Any, Self
 
-from opendas.errors import ConfigError
+from opendas.errors import ConfigError, nearest
 
 __all__ = [
     "ESTIMATORS",
@@ -119,8 +119,8 @@ def outside_part(group: str, name: str, own: Collection[str]) -> tuple[Any, Orig
     offered = _offered(group)
     if name not in offered:
         raise ConfigError(
-            f"there is no {group.removeprefix('opendas.').removesuffix('s')} {name!r}; known are "
-            f"{', '.join((*own, *offered))}. Other packages add their own by entry points in {group}."
+            f"there is no {group.removeprefix('opendas.').removesuffix('s')} {name!r}; "
+            f"{nearest(name, (*own, *offered))} Other packages add their own by entry points in {group}."
         )
     point = offered[name]
     try:

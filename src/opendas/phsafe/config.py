@@ -21,14 +21,13 @@ from typing import Any
 
 from opendas.custody.folders import at_once
 from opendas.custody.ledger_entries import INFINITE, Loss
-from opendas.errors import ConfigError, EnvironmentFailure
+from opendas.errors import ConfigError, EnvironmentFailure, nearest
 from opendas.phsafe.inputs.levels import PUERTO_RICO, STATE_CODES, Level, find_level
 from opendas.phsafe.tables import TABLES, Table, find_table
 from opendas.phsafe.tables.sensitivity import LevelNoise, Sensitivity, plan_noise, total_loss
 from opendas.phsafe.truncation import Truncation
 from opendas.privacy.exact import canonical_json, parse_fraction
 from opendas.privacy.relations import LARGEST_LOSS, Mechanism, Neighbours
-from opendas.runs.config.words import nearest
 
 _log = logging.getLogger(__name__)
 

@@ -13,14 +13,13 @@ import contextlib
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Bools, Codes, Floats, Ints
-from opendas.errors import ConfigError, Finding, FormatError, SchemaError
+from opendas.errors import ConfigError, Finding, FormatError, SchemaError, nearest
 from opendas.files.release_folder import tied_rows
 from opendas.geography.frame import Frame
 from opendas.readers.columns.coding import (
@@ -90,10 +89,9 @@ class LongForm:
         for option, given in given_names:
             for name in given:
                 if name not in known:
-                    near = get_close_matches(name, known, n=1)
-                    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}."
                     raise ConfigError(
-                        f"[input] {option}: product {spec.product.name!r} has no attribute {name!r}; {hint}"
+                        f"[input] {option}: product {spec.product.name!r} has no attribute {name!r}; "
+                        f"{nearest(name, known)}"
                     )
         both = sorted(set(spec.columns) & set(spec.constants))
         if both:

@@ -25,13 +25,13 @@ from opendas.budget.allocation import DEFAULT_DELTA, EVERY_OTHER, Budget
 from opendas.budget.presets import preset
 from opendas.custody.account import ALLOCATE
 from opendas.custody.folders import write_atomic
-from opendas.errors import ConfigError, DataError, PrivacyError
+from opendas.errors import ConfigError, DataError, PrivacyError, nearest
 from opendas.geography.recipe import build_spine
 from opendas.geography.spine import Spine
 from opendas.privacy.exact import decimal_text, format_fraction, parse_fraction
 from opendas.readers.input.spec import FRAME_FROM_RECORDS
 from opendas.runs.config.released import toml_key, toml_value
-from opendas.runs.config.words import checked_line, nearest
+from opendas.runs.config.words import checked_line
 from opendas.runs.context.account import InputTagger, note_reading, tagger_of
 from opendas.runs.context.run import Run
 

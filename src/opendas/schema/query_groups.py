@@ -8,7 +8,6 @@ or removed (TopDown paper, section 6.4).
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Bools, Ints
-from opendas.errors import ConfigError
+from opendas.errors import ConfigError, nearest
 from opendas.schema.attributes import Recode, Schema
 
 
@@ -122,11 +121,9 @@ class Workload:
         factors = [factor.strip() for factor in name.split("*")]
         for factor in factors:
             if factor not in self._maps:
-                close = difflib.get_close_matches(factor, self._maps, n=1)
-                hint = f"did you mean {close[0]}? Known" if close else "known"
                 raise ConfigError(
                     f"query group {name!r}: {factor!r} is neither attribute nor recode; "
-                    f"{hint} are {', '.join(self._maps)}."
+                    f"{nearest(factor, self._maps)}"
                 )
         factors.sort(key=lambda factor: self._maps[factor][0])
         positions = [self._maps[factor][0] for factor in factors]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Ints
-from opendas.errors import ConfigError
+from opendas.errors import ConfigError, nearest
 from opendas.parts import WORKLOADS, outside_part
 from opendas.schema.attributes import Attribute, Recode, label_runs
 
@@ -83,7 +83,7 @@ def inside_or_out(labels: Sequence[str], order: Sequence[str]) -> Ints:
     """Return the partition of levels into those that are listed and the rest."""
     for label in labels:
         if label not in order:
-            raise ConfigError(f"{label!r} is not a level; known are {', '.join(order)}.")
+            raise ConfigError(f"{label!r} is not a level; {nearest(label, order)}")
     return np.array([int(level not in set(labels)) for level in order], dtype=np.int64)
 
 

@@ -16,14 +16,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Bools
-from opendas.errors import ConfigError
+from opendas.errors import ConfigError, nearest
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.geography.frame import Frame
 from opendas.schema.attributes import Schema
@@ -168,7 +167,7 @@ def pl94_cells(table: str) -> tuple[TableCell, ...]:
         "H1": _housing,
     }
     if table not in made:
-        raise ConfigError(f"no table {table!r}; known are {', '.join(PL94_TABLES)}.")
+        raise ConfigError(f"no table {table!r}; {nearest(table, PL94_TABLES)}")
     prefix = f"{table[0]}00{table[1]}"
     return tuple(
         TableCell(f"{prefix}{number:04d}", label, levels)
@@ -191,7 +190,7 @@ def dhc_table(product: Product, table: str) -> Table:
     tables = _DHC[product.layout][1]()
     declared = tables.get(table)
     if declared is None:
-        raise ConfigError(f"no table {table!r}; known are {', '.join(tables)}.")
+        raise ConfigError(f"no table {table!r}; {nearest(table, tables)}")
     levels = {attribute.name: attribute.levels for attribute in product.schema.attributes}
     cells = [
         TableCell(
@@ -320,9 +319,7 @@ def check_geolevel(frame: Frame, geolevel: str) -> None:
     """Check that a frame has a geolevel or entity category."""
     known = (*frame.geolevels, *frame.entities)
     if geolevel not in known:
-        near = get_close_matches(geolevel, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"this release has {', '.join(known)}."
-        raise ConfigError(f"no geolevel or entity category {geolevel!r}; {hint}")
+        raise ConfigError(f"no geolevel or entity category {geolevel!r}; {nearest(geolevel, known)}")
 
 
 def check_held(reader: str, product: Product, table: Table) -> None:

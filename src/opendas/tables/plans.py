@@ -50,7 +50,7 @@ def write_plans(
     blocks is refused.
     """
     if fmt not in ("parquet", "csv"):
-        raise ConfigError(f"unknown format {fmt!r} of a table of areas; known are parquet and csv.")
+        raise ConfigError(f"unknown format {fmt!r} of a table of areas; the choices are parquet and csv.")
     release = ReleaseFolder(path)
     asked: list[tuple[ReleasedProduct, Table]] = []
     for name in tables:

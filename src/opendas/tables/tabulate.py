@@ -28,7 +28,7 @@ import pyarrow.csv as pacsv
 
 from opendas.arrays import Bools, Ints
 from opendas.custody.folders import atomic_file
-from opendas.errors import ConfigError
+from opendas.errors import ConfigError, nearest
 from opendas.files.nmf.reading import MeasurementFile
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.files.release_tree import noisy_tree
@@ -408,7 +408,7 @@ def write_long(
     Arguments are as in :func:`write_tables`, and `replicates` as in :func:`table_request`.
     """
     if fmt not in ("parquet", "csv"):
-        raise ConfigError(f"unknown format {fmt!r} of a table in long form; known are parquet and csv.")
+        raise ConfigError(f"unknown format {fmt!r} of a table in long form; the choices are parquet and csv.")
     requests = _long_requests(release, tables, geolevels, replicates=replicates, allow_derived=allow_derived)
     slugs = [request.stem.removesuffix(f"_{geolevels[0]}") for request in requests[: len(tables)]]
     folder = release.path / "tables" if to is None else to
@@ -484,7 +484,7 @@ def write_tables(
       again.
     """
     if fmt not in TABLE_FORMATS:
-        raise ConfigError(f"unknown table format {fmt!r}; known are {', '.join(TABLE_FORMATS)}.")
+        raise ConfigError(f"unknown table format {fmt!r}; {nearest(fmt, TABLE_FORMATS)}")
     if intervals and fmt == "pl94":
         raise ConfigError("the pl94 format has no columns for intervals; try parquet or csv.")
     release = ReleaseFolder(path)

@@ -18,7 +18,7 @@ import numpy as np
 
 from opendas.budget.allocation import Budget, shares_json
 from opendas.custody.account import TUNE
-from opendas.errors import ConfigError, EstimationError
+from opendas.errors import ConfigError, EstimationError, nearest
 from opendas.geography.frame import Frame, Grouping
 from opendas.geography.spine import Spine
 from opendas.measurement.loss import within_losses
@@ -27,7 +27,7 @@ from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import noise_distribution
 from opendas.report.views import plural
 from opendas.runs.allocate import demonstration
-from opendas.runs.config.words import checked_line, nearest
+from opendas.runs.config.words import checked_line
 from opendas.runs.context.account import note_reading, tagger_of
 from opendas.runs.context.run import Run
 from opendas.runs.simulated.finished import FinishedRuns, belongs_to

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from opendas.arrays import Bools
-from opendas.errors import ConfigError, Finding
+from opendas.errors import ConfigError, Finding, nearest
 from opendas.metrics.errors import LevelErrors, project
 from opendas.metrics.race_groups import adults, at_most, group_counts, has_groups, largest_group_holds
 from opendas.privacy.exact import format_fraction
@@ -176,7 +176,9 @@ def _target(
     if getattr(section, other) is not None:
         wrong.append((other, f"{section.measure} takes {wanted}, not {other}"))
     if section.geolevel not in geolevels:
-        wrong.append(("geolevel", f"the data have no {section.geolevel!r}; known are {', '.join(geolevels)}"))
+        wrong.append(
+            ("geolevel", f"the data have no {section.geolevel!r}; {nearest(section.geolevel, geolevels)}")
+        )
     query = section.query
     if query is not None:
         try:

@@ -12,7 +12,7 @@ from typing import Any
 
 from opendas.budget.allocation import shares_json
 from opendas.custody.account import TUNE
-from opendas.errors import ConfigError, EstimationError
+from opendas.errors import ConfigError, EstimationError, nearest
 from opendas.metrics.errors import levels_of
 from opendas.privacy.exact import format_fraction
 from opendas.report.views import plural
@@ -68,7 +68,7 @@ class Settings:
             )
         checked_line(self.source, "source")
         if self.method not in METHODS:
-            raise ConfigError(f"no method {self.method!r}; known are {', '.join(METHODS)}.")
+            raise ConfigError(f"no method {self.method!r}; {nearest(self.method, METHODS)}")
         if self.runs < 1 or self.confirm < 0 or self.most < 1:
             raise ConfigError("runs and most are at least 1, confirm at least 0.")
         if not 0.001 <= self.tolerance <= 1:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from opendas.arrays import Ints
 from opendas.custody.folders import PARTIAL_SUFFIX, atomic_file, make_folder, remove_file
-from opendas.errors import ConfigError, EnvironmentFailure
+from opendas.errors import ConfigError, EnvironmentFailure, nearest
 from opendas.files.mdf.layout import Column, Layout, mdf_layout, mdf_parts, record_counts, record_frame
 from opendas.files.storage.parquet import ROW_GROUP, parquet_sink, text_column
 from opendas.geography.frame import Frame
@@ -79,7 +79,7 @@ class MdfFiles:
         companion: Histogram | None = None,
     ) -> None:
         if fmt not in MDF_FORMATS:
-            raise ConfigError(f"unknown microdata format {fmt!r}; known are {', '.join(MDF_FORMATS)}.")
+            raise ConfigError(f"unknown microdata format {fmt!r}; {nearest(fmt, MDF_FORMATS)}")
         self._product = product
         self._frame = record_frame(product, frame)
         self._rows = rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import difflib
 import tomllib
 import types
 import typing
@@ -14,12 +13,12 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from opendas.custody.folders import at_once
-from opendas.errors import ConfigError, EnvironmentFailure, Finding
+from opendas.errors import ConfigError, EnvironmentFailure, Finding, nearest
 from opendas.files.storage.remote import PASSWORD_RULE, holds_password
 from opendas.runs.config.lines import Path as KeyPath
 from opendas.runs.config.lines import line_of, scan_lines
 from opendas.runs.config.model import RunFile, Section, freeze
-from opendas.runs.config.words import nearest
+from opendas.runs.config.words import not_one_of
 
 _S = TypeVar("_S", bound=Section)
 
@@ -69,10 +68,9 @@ def _explain(error: Mapping[str, Any], model: type[BaseModel]) -> str:
         return "required key is missing; it has no default"
     if kind == "literal_error":
         allowed = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        close = difflib.get_close_matches(value, allowed, n=1, cutoff=0.5) if isinstance(value, str) else []
-        found = repr(value) if isinstance(value, str) else _toml_kind(value)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        return f"expected one of {', '.join(allowed)}; found {found}{hint}"
+        if isinstance(value, str):
+            return not_one_of(value, allowed)
+        return f"expected one of {', '.join(allowed)}; found {_toml_kind(value)}"
     if kind in _KINDS:
         return f"expected {_KINDS[kind]}, found {_toml_kind(value)}"
     if kind == "too_short" and isinstance(value, tuple):

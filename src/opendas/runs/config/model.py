@@ -33,11 +33,11 @@ from opendas.parts import ESTIMATORS, MECHANISMS, names_of_parts
 from opendas.privacy.exact import parse_fraction
 from opendas.readers.input.paths import expanded
 from opendas.readers.input.spec import FRAME_FROM_RECORDS, MemoryTable
-from opendas.runs.config.words import LONGEST, is_one_line, nearest
+from opendas.runs.config.words import LONGEST, is_one_line, not_one_of
 from opendas.sampling.mechanisms import OWN_MECHANISMS
 from opendas.schema.declarations import ContributionBound, Distinct
 from opendas.schema.product import Product
-from opendas.schema.provenance import PROVENANCE_WORDS, Discovery, Provenance
+from opendas.schema.provenance import Discovery, Provenance
 from opendas.topdown.family_data import Estimator
 from opendas.topdown.model import OWN_ESTIMATORS, TOPDOWN
 
@@ -147,9 +147,7 @@ def _part(name: str, group: str, own: Sequence[str]) -> str:
     """Return the name of a part, ours or of another package; packages are looked for where it is not ours."""
     if name in own or name in (others := names_of_parts(group)):
         return name
-    known = (*own, *others)
-    words = {"known": ", ".join(known), "found": repr(name), "hint": nearest(name, known)}
-    raise PydanticCustomError("part", "expected one of {known}; found {found}; {hint}", words)
+    raise PydanticCustomError("part", "{rule}", {"rule": not_one_of(name, (*own, *others))})
 
 
 def _frame(value: object, info: ValidationInfo) -> str | MemoryTable:
@@ -163,12 +161,8 @@ def _provenance(value: object) -> Provenance:
     try:
         return Provenance(_text(value))
     except ValueError:
-        hint = nearest(str(value), [each.value for each in Provenance])
-        raise PydanticCustomError(
-            "provenance",
-            "expected one of {choices}; {hint}",
-            {"choices": PROVENANCE_WORDS, "hint": hint},
-        ) from None
+        rule = not_one_of(str(value), [each.value for each in Provenance])
+        raise PydanticCustomError("provenance", "{rule}", {"rule": rule}) from None
 
 
 def _provenances(value: object) -> Provenance | dict[str, Provenance]:

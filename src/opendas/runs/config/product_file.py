@@ -11,7 +11,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 import numpy as np
 from pydantic import Field, StringConstraints
 
-from opendas.errors import ConfigError, Finding
+from opendas.errors import ConfigError, Finding, nearest
 from opendas.readers.input.paths import is_file
 from opendas.runs.config.lines import Path as KeyPath
 from opendas.runs.config.lines import line_of
@@ -28,7 +28,6 @@ from opendas.runs.config.model import (
     Section,
     StageSection,
 )
-from opendas.runs.config.words import nearest
 from opendas.schema.attributes import RESERVED_NAMES, Attribute, Recode, Schema, labels_named
 from opendas.schema.declarations import (
     MAX_PEOPLE_PER_UNIT,

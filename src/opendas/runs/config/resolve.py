@@ -12,7 +12,7 @@ from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.constraints.table import bound_cells
 from opendas.custody.folders import sha256_file
 from opendas.custody.protected_units import unit_of_column
-from opendas.errors import BudgetError, ConfigError, PrivacyError
+from opendas.errors import BudgetError, ConfigError, PrivacyError, nearest
 from opendas.files.release_folder import release_path, tie_to
 from opendas.files.storage.remote import RemoteAddress, RemoteInput
 from opendas.geography.frame import ENTITY_CATEGORIES, LevelRule
@@ -36,7 +36,6 @@ from opendas.runs.config.model import (
     RunFile,
 )
 from opendas.runs.config.product_file import earlier_stages, load_product, pass_table
-from opendas.runs.config.words import nearest
 from opendas.sampling.mechanisms import stated_mechanism
 from opendas.schema.declarations import Invariant, PriorTable, PublishedFile, Tie
 from opendas.schema.product import PassPlan, Product

@@ -1,11 +1,10 @@
-"""Words of configurations: lines that stand in a certificate, and the nearest known word for messages."""
+"""Words in a run file: lines that stand in its certificate, and those of a list."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from opendas.errors import ConfigError
+from opendas.errors import ConfigError, nearest
 
 LONGEST = 300
 """Characters of one line of words."""
@@ -23,16 +22,14 @@ def checked_line(text: str, what: str) -> str:
     return text.strip()
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a hint that names the nearest known word, or all of them.
+def not_one_of(word: str, allowed: Sequence[str]) -> str:
+    """Return the rule that a word of no list breaks, with the nearest word of the list, if one is near.
 
     Examples
     --------
-    >>> nearest("mechansim", ["mechanism", "product"])
-    'did you mean mechanism?'
+    >>> not_one_of("informd", ["topdown", "informed"])
+    "expected one of topdown, informed; found 'informd'; did you mean informed?"
     """
-    words = list(known)
-    close = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]}?"
-    return f"the choices are {', '.join(words)}." if words else "there is none to choose."
+    rule = f"expected one of {', '.join(allowed)}; found {word!r}"
+    hint = nearest(word, allowed, "")
+    return f"{rule}; {hint}" if hint else rule
