@@ -203,9 +203,8 @@ class ConstraintConflict:
         if count > shown:
             lines.append(f"  ... and {count - shown:,} more")
         if count > 1 and self.least is not None and self.most is not None:
-            lines.append(
-                f"Together they ask for at least {self.least:,} records, with room for at most {self.most:,}."
-            )
+            records = "1 record" if self.least == 1 else f"{self.least:,} records"
+            lines.append(f"Together they ask for at least {records}, with room for at most {self.most:,}.")
         if self.others:
             names = ", ".join(self.others[:5]) + (", ..." if len(self.others) > 5 else "")
             lines.append(f"{len(self.others):,} more with a contradiction of their own: {names}.")
@@ -236,10 +235,10 @@ class InfeasibleFamily(EstimationError):
         constraints: Iterable[str] = (),
         conflict: ConstraintConflict | None = None,
         advice: str = (
-            "Check the frame and the invariants of its geounits. A run file's measurements can still be "
-            "used: opendas measure --resume, with the run file unchanged, completes them. Then set failsafe "
-            "= true in [run], and opendas estimate gives up the sum to the parent and nothing else. This "
-            "helps only where that sum is part of the contradiction."
+            "Check the frame and the invariants of its geounits. In a run file, failsafe = true in [run] "
+            "gives up the sum to the parent and nothing else, which helps only where that sum is part of the "
+            "contradiction. If opendas run stopped here, first complete its measurements with opendas "
+            "measure --resume and the run file unchanged; then set failsafe and use opendas estimate."
         ),
     ) -> None:
         self.family = family
@@ -296,6 +295,13 @@ class EnvironmentFailure(OpendasError):
     """Disk, permission or a missing extra: nothing is wrong with data or configuration."""
 
     exit_code = 6
+
+
+def refuse_system_error(path: object, error: BaseException) -> None:
+    """Raise an `EnvironmentFailure` if the system did not let a file be read: then it is not damaged."""
+    words = ENVIRONMENT_ERRORS | PATH_ERRORS
+    if isinstance(error, OSError) and error.errno in words:
+        raise EnvironmentFailure(f"{path}: {words[error.errno]}.") from None
 
 
 class CheckFailed(OpendasError):

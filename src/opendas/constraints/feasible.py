@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 STEP = "before anything is drawn"
 ADVICE = (
-    "Nothing was drawn and nothing is charged. Check the frame's unit counts against the data, or give up an "
-    "invariant with drop_invariants in [run]."
+    "Nothing was drawn and nothing is charged. Check the frame's unit counts against the data. In a run "
+    "file, drop_invariants in [run] gives up an invariant."
 )
 PUBLIC_ADVICE = (
     "Nothing was drawn and nothing is charged. Check the frame's unit counts, the bounds of the product, and "

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import errno
 import resource
+from pathlib import Path
 
 import duckdb
 import numpy as np
@@ -17,7 +18,7 @@ from support.mdf import write_mdf
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError, GeographyError, SchemaError
 from opendas.files.mdf import layout as mdf_layout
 from opendas.files.mdf import writing as mdf_writer
-from opendas.files.mdf.reading import read_mdf, read_mdf_records
+from opendas.files.mdf.reading import _whole, read_mdf, read_mdf_records
 from opendas.geography.frame import GQ_COLUMNS, Frame, official_codes
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons
@@ -322,3 +323,13 @@ def test_leaves_that_are_no_census_geounits_are_refused(tmp_path, persons):
     frame = dataclasses.replace(persons.frame, leaf="ward")
     with pytest.raises(GeographyError, match="blocks as leaves"):
         write_mdf(tmp_path, persons.product, frame, persons.estimate)
+
+
+@pytest.mark.parametrize(("code", "kind"), [(errno.EIO, EnvironmentFailure), (errno.EINVAL, FormatError)])
+def test_a_disk_that_fails_is_no_damage(code, kind):
+    def batches():
+        yield 1
+        raise OSError(code, "failed")
+
+    with pytest.raises(kind):
+        list(_whole(Path("a.parquet"), batches()))

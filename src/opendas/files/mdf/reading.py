@@ -17,7 +17,14 @@ import pyarrow.csv as pacsv
 from opendas.arrays import Ints, Lookup
 from opendas.custody.folders import atomic_file, write_atomic
 from opendas.custody.stamps import STAMPS
-from opendas.errors import ConfigError, Finding, FormatError, GeographyError, SchemaError
+from opendas.errors import (
+    ConfigError,
+    Finding,
+    FormatError,
+    GeographyError,
+    SchemaError,
+    refuse_system_error,
+)
 from opendas.files.mdf.layout import Column, Layout, estimate_of_records, mdf_layout
 from opendas.files.storage.parquet import open_parquet, reading
 from opendas.geography.frame import Frame
@@ -208,6 +215,7 @@ def _whole(path: Path, batches: Iterator[Any]) -> Iterator[Any]:
     try:
         yield from batches
     except (pa.ArrowInvalid, OSError) as error:
+        refuse_system_error(path, error)
         raise FormatError(f"{path.name}: the file is damaged or a field has the wrong type.") from error
 
 

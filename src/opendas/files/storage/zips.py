@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from opendas.errors import EnvironmentFailure, Finding, FormatError
+from opendas.errors import EnvironmentFailure, Finding, FormatError, refuse_system_error
 
 SMALL = 1 << 24
 """Bytes that any member may have."""
@@ -23,7 +23,9 @@ DAMAGED_ZIP = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, LookupError,
     RuntimeError, ValueError, OverflowError,
 )  # fmt: skip
-"""What the zip library raises on damaged archives; encryption is a RuntimeError."""
+"""What the zip library raises on damaged archives; encryption is a RuntimeError.
+
+An OSError may be the system's: see :func:`opendas.errors.refuse_system_error`."""
 
 
 @contextlib.contextmanager
@@ -36,12 +38,14 @@ def opened_zip(
     try:
         stream = open(path, "rb")  # noqa: SIM115 - closed below
     except OSError as error:
+        refuse_system_error(path, error)
         raise EnvironmentFailure(f"{path}: {error.strerror or 'cannot be read'}.") from None
     with stream:
         try:
             with zipfile.ZipFile(stream) as archive:
                 yield archive
-        except DAMAGED_ZIP:
+        except DAMAGED_ZIP as error:
+            refuse_system_error(path, error)
             raise FormatError(message.format(path.name), [Finding(path.name, None, None, rule)]) from None
 
 

@@ -31,13 +31,13 @@ from pyarrow import csv
 
 from opendas.arrays import Bools
 from opendas.errors import (
-    ENVIRONMENT_ERRORS,
     PATH_ERRORS,
     DataError,
     EnvironmentFailure,
     Finding,
     FormatError,
     SchemaError,
+    refuse_system_error,
 )
 from opendas.files.storage.zips import DAMAGED_ZIP, opened_member
 from opendas.readers.columns.findings import FindingLog
@@ -148,8 +148,7 @@ class _OwnWords:
             raise EnvironmentFailure(f"{self.path}: {PATH_ERRORS[errno.EISDIR]}.") from None
         if isinstance(error, PermissionError | FileNotFoundError):
             raise EnvironmentFailure(f"{self.path}: {os.strerror(error.errno or errno.ENOENT)}.") from None
-        if isinstance(error, OSError) and error.errno in ENVIRONMENT_ERRORS:
-            raise EnvironmentFailure(f"{self.path}: {ENVIRONMENT_ERRORS[error.errno]}.") from None
+        refuse_system_error(self.path, error)
         if isinstance(error, _LIBRARY_ERRORS):
             raise _unreadable(self.source, None, _DAMAGED) from None
 
@@ -373,6 +372,7 @@ def _opened(path: Path | ZipMember) -> IO[bytes]:
         if len(tables) == 1:
             return archive.open(tables[0])
     except DAMAGED_ZIP as error:
+        refuse_system_error(path if isinstance(path, Path) else path.path, error)
         raise _unreadable(path, None, rule) from error
     if tables:
         names = ", ".join(tables[:4]) + ", ..." * (len(tables) > 4)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from opendas.arrays import Ints
-from opendas.errors import Finding, FormatError
+from opendas.errors import Finding, FormatError, refuse_system_error
 from opendas.files.pl94_layout import SEGMENT_KEYS, TABLE_SIZES, cell_names
 from opendas.files.storage.zips import DAMAGED_ZIP, opened_zip, unpacked
 from opendas.readers.columns.csv_parquet import csv_options
@@ -67,7 +67,8 @@ def _extract(archive: zipfile.ZipFile, path: Path, name: str) -> Member:
     where = f"{path.name}!{name}"
     try:
         data = unpacked(archive, name)
-    except DAMAGED_ZIP:
+    except DAMAGED_ZIP as error:
+        refuse_system_error(path, error)
         rule = "this member is damaged or encrypted, or no text"
         raise FormatError(_UNPACKED, [Finding(where, None, None, rule)]) from None
     if not data or data.isspace():
