@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,12 @@ from support.made_cef_files import write_cef
 from support.pl94_zip import some_blocks, write_csv, write_zip
 
 from opendas.demo import write_demo
-from opendas.errors import ConfigError, DataError, FormatError, GeographyError
+from opendas.errors import ConfigError, DataError, EnvironmentFailure, FormatError, GeographyError
+from opendas.files.storage.zips import opened_zip
 from opendas.geography.frame import Frame, LevelRule, official_codes
 from opendas.readers import ReaderSpec, UnitsSpec, make_reader
 from opendas.readers.columns.area_codes import AREA_FORMS, national_codes
+from opendas.readers.columns.csv_parquet import column_names
 from opendas.readers.frame.block_assignment import known_blocks, with_assignments
 from opendas.runs.context.run import load
 from opendas.schema.pl94 import pl94_persons, pl94_units
@@ -264,6 +267,10 @@ def test_a_block_in_two_areas_is_told_by_file_and_line(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         with_assignments(frame_of(BLOCKS), [first, second])
     assert [(f.file, f.line, f.field) for f in caught.value.findings] == [("b.csv", 3, "sldu")]
+    second = write_csv(tmp_path / "b.csv", [["GEOID", "SLDU22"], [BLOCKS[0], "002"]])
+    with pytest.raises(DataError) as caught:
+        with_assignments(frame_of(BLOCKS), [first, second])
+    assert [(f.file, f.line, f.field) for f in caught.value.findings] == [("b.csv", 2, "SLDU22")]
 
 
 def test_wrong_rows_are_told_by_file_line_and_field(tmp_path: Path) -> None:
@@ -338,6 +345,19 @@ def test_zips_that_are_none(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("BlockAssign_ST98_FB_ESTATE.txt", "BLOCKID|ESTATEFP\n")
     assert "no block assignment" in str(refused(frame_of(BLOCKS), path))
+
+
+def test_a_disk_that_fails_is_no_damaged_zip(tmp_path: Path) -> None:
+    path = tmp_path / "b.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.txt", "hello")
+    with pytest.raises(EnvironmentFailure, match="the disk reports an error"), opened_zip(path):
+        raise OSError(errno.EIO, "Input/output error")
+    with pytest.raises(FormatError), opened_zip(path):
+        raise OSError("not of the system")
+    (tmp_path / "folder.zip").mkdir()
+    with pytest.raises(EnvironmentFailure, match="a folder, not a file"):
+        column_names(tmp_path / "folder.zip")
 
 
 def test_national_codes_like_the_slow_way() -> None:

@@ -29,7 +29,7 @@ from opendas.readers.columns.coding import (
     text_of,
 )
 from opendas.readers.columns.csv_parquet import Batch, column_names, no_rows, read_batches
-from opendas.readers.columns.findings import FindingLog, Origin, report_rows
+from opendas.readers.columns.findings import FindingLog, Origin
 from opendas.readers.frame.frame_file import hierarchy
 from opendas.readers.frame.grfc import AREA_COLUMNS, OID_COLUMN, read_blocks
 from opendas.readers.input.paths import expand_paths
@@ -313,7 +313,16 @@ def _check_known(
         wrong = np.full(len(blocks), bool(np.all(positions_of(frame.geocodes, blocks) < 0)))
         rule = "expected geocodes of the input; these files have none of them"
     wrong &= (codes != b"") & (blocks != b"")
-    report_rows(wrong, [part.origin for part in parts], parts[0].field, rule, log, GeographyError)
+    _report(wrong, parts, rule, log, GeographyError)
+
+
+def _report(
+    wrong: Bools, parts: Sequence[Assignment], rule: str, log: FindingLog, kind: type[DataError]
+) -> None:
+    """Record a finding for each row where `wrong` is true, by its own file, line and column."""
+    ends = np.cumsum([part.origin.rows for part in parts])
+    for part, rows in zip(parts, np.split(wrong, ends[:-1]), strict=True):
+        log.add_where(kind, part.origin.where, rows, part.field, rule, first=part.origin.first)
 
 
 def _one_code_each(parts: Sequence[Assignment], log: FindingLog) -> tuple[Codes, Codes]:
@@ -329,7 +338,7 @@ def _one_code_each(parts: Sequence[Assignment], log: FindingLog) -> tuple[Codes,
     wrong[order] = (ordered != ordered[first][index]) & (ordered != b"")
     category = parts[0].category
     rule = f"expected one {category} for each block; an earlier row puts this block into another"
-    report_rows(wrong, [part.origin for part in parts], parts[0].field, rule, log, DataError)
+    _report(wrong, parts, rule, log, DataError)
     return unique, ordered[first]
 
 
@@ -345,6 +354,8 @@ def _report_missing(parts: Sequence[Assignment], listed: Bools, warnings: Findin
     complete = any(part.official or bool(np.any(part.codes == b"")) for part in parts)
     missing = int(np.count_nonzero(~listed))
     if complete and missing:
-        category = parts[0].category
-        rule = f"{missing:,} of {len(listed):,} leaves are not listed, and so lie in no {category}"
-        warnings.add(GeographyError, parts[0].origin.where, None, parts[0].field, rule)
+        files = list(dict.fromkeys(part.origin.where for part in parts))
+        where = ", ".join(files[:3]) + ", ..." * (len(files) > 3)
+        fields = ", ".join(dict.fromkeys(part.field for part in parts))
+        rule = f"not listed, and so in no {parts[0].category}: {missing:,} of {len(listed):,} leaves"
+        warnings.add(GeographyError, where, None, fields, rule)
