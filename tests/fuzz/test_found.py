@@ -382,6 +382,13 @@ def test_a_finished_run_whose_certificate_is_damaged(tmp_path: Path, text: bytes
     assert "unknown number" in next_steps(run_answer(folder / "out", "mini", 1.0))
 
 
+def test_what_is_said_of_a_seeded_run_verifies_it(tmp_path: Path) -> None:
+    out = written(tmp_path, "release") / "out"
+    answer = run_answer(out, "mini", 1.0)
+    assert answer["stamps"] == ["NOT FOR RELEASE"]
+    assert f"opendas verify {out} --allow-seeded\n" in next_steps(answer)
+
+
 def test_household_tables_with_a_certificate_of_nonsense(tmp_path: Path) -> None:
     folder = written(tmp_path, "household-tables") / "out"
     path = folder / "certificate.json"

@@ -343,7 +343,7 @@ def test_nothing_is_published_over_something_else_or_without_being_verified(runs
     assert "choose an empty folder" in text
     code, text = runs.told["published as it is"]
     assert code == 1
-    assert "Run opendas verify for the details" in text
+    assert "Run opendas verify --rederive for the details" in text
 
 
 # Confidentiality --------------------------------------------------------------------------------------------

@@ -97,7 +97,8 @@ def publish_to(
     failed = [check.name for check in checks if not check.ok]
     if failed:
         raise CheckFailed(
-            f"{out} is not published: {', '.join(failed)} failed. Run opendas verify for the details."
+            f"{out} is not published: {', '.join(failed)} failed. Run opendas verify"
+            f"{' --rederive' * rederive} for the details."
         )
     stamp_or_refuse_choice(release.path, release.folder, stated=chosen_with_truth)
     done = publish_release(release.folder, folder, lambda: note_publication(release.path, folder.address))
