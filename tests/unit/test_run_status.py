@@ -222,6 +222,22 @@ def test_a_state_of_other_types_is_damaged(tmp_path: Path) -> None:
     assert only(tmp_path).phase == "damaged"
 
 
+def test_a_state_that_was_removed_is_not_taken_for_a_run_that_spent_nothing(
+    tmp_path: Path, log: RunLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(log, ended_process(), monkeypatch)
+    assert "nothing was spent as far as this folder shows" in only(tmp_path).advice
+    (tmp_path / "ledger.jsonl").write_text("")
+    assert "nothing was spent: " in only(tmp_path).advice
+    log.write("phase", phase="started", run_id="00")
+    log.close()
+    row = only(tmp_path)
+    assert row.phase == "damaged"
+    assert row.problem is not None
+    assert "run.json of mini is gone" in row.problem
+    assert "charged in full" in row.advice
+
+
 def test_a_damaged_ledger_is_told(tmp_path: Path) -> None:
     state(tmp_path, "finished")
     (tmp_path / "ledger.jsonl").write_text("rubbish\n")

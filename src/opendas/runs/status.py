@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ class RunStatus:
     """How far a run is."""
 
     product: str
-    # ``preparing`` (nothing spent yet), ``started`` (budget spent), ``ending`` (all is there but the
+    # ``preparing`` (no charge is known), ``started`` (budget spent), ``ending`` (all is there but the
     # certificate), ``measured``, ``finished`` or ``damaged``.
     phase: str
     # ``running``, ``stopped`` (interrupted, or no process is at it any more), ``failed`` (it ended with an
@@ -79,10 +79,8 @@ def folder_status(out: Path, now: Callable[[], float] = time.time) -> tuple[RunS
     """
     try:
         places = _find_files(out)
-        losses, trouble = _losses(out)
-        return tuple(
-            _status(out, name, state, log, losses, trouble, now) for name, (state, log) in places.items()
-        )
+        account = _account(out)
+        return tuple(_status(out, name, state, log, account, now) for name, (state, log) in places.items())
     except OSError as error:
         reason = error.strerror or type(error).__name__
         closed = (
@@ -113,16 +111,39 @@ def _find_files(out: Path) -> dict[str, tuple[Path | None, Path | None]]:
     return {name: (states.get(name), logs.get(name)) for name in sorted({*states, *logs})}
 
 
-def _losses(out: Path) -> tuple[dict[str, Mapping[str, Any]], str | None]:
-    """Return the ledger's entries by run, and what is wrong with the ledger."""
+@dataclass(frozen=True, slots=True)
+class _Account:
+    """The ledger of a folder, as far as it can be read."""
+
+    entries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by run
+    is_own: bool = False  # of this folder alone: what it lacks was not charged
+    problem: str | None = None
+
+    def entry(self, product: str, state: RunState | None, log: LogFile) -> Mapping[str, Any]:
+        """Return the entry of a run; without its state, of one that its log or its product names."""
+        if state is not None:
+            return self.entries.get(state.run_id, {})
+        started = _started(log)
+        entries = self.entries.items()
+        return next(
+            (e for run, e in entries if run in started or (self.is_own and e["product"] == product)), {}
+        )
+
+
+def _started(log: LogFile) -> set[Any]:
+    """Return the runs that went on to measure or estimate, by their log."""
+    return {line.get("run_id") for line in log.lines if line["event"] == "phase"}
+
+
+def _account(out: Path) -> _Account:
     try:
         book = book_in(out / "state") or book_in(out / "confidential" / "state")
         path = out / "ledger.jsonl" if book is None else book.path
         if not path.is_file():
-            return {}, None
-        return {entry.run_id: entry.as_json() for entry in Ledger.read(path)}, None
+            return _Account()
+        return _Account({entry.run_id: entry.as_json() for entry in Ledger.read(path)}, book is None)
     except (ConfigError, PrivacyError, EnvironmentFailure) as error:
-        return {}, str(error)
+        return _Account(problem=str(error))
 
 
 def _status(
@@ -130,16 +151,21 @@ def _status(
     product: str,
     state_path: Path | None,
     log_path: Path | None,
-    losses: Mapping[str, Mapping[str, Any]],
-    trouble: str | None,
+    account: _Account,
     now: Callable[[], float],
 ) -> RunStatus:
     log = LogFile() if log_path is None else read_log(log_path)
     state, problem = _read(state_path)
+    entry = account.entry(product, state, log)
     phase = _phase(state, problem)
-    entry: Mapping[str, Any] = {} if state is None else losses.get(state.run_id, {})
-    start = log.attempt[0] if log.attempt else {}
     life = _process_state(log, phase)
+    if phase == "preparing" and life != "running" and (entry or _started(log)):
+        phase = "damaged"
+        problem = (
+            f"run.json of {product} is gone, although its run had started: the run cannot be resumed. A new "
+            "run in a new folder is charged in full."
+        )
+    start = log.attempt[0] if log.attempt else {}
     at = now() if life == "running" else None
     told = log.last("progress", "stage") or {}
     measured = log.last("progress", "stage", "step", "end", "error") or {}
@@ -169,8 +195,8 @@ def _status(
         attempts=sum(line["event"] == "start" for line in log.lines),
         last_event=None if last is None else last["event"],
         error=_error(log),
-        advice=_advice(life, phase, log),
-        problem=problem or trouble,
+        advice=_advice(life, phase, log, state, account),
+        problem=problem or account.problem,
     )
 
 
@@ -264,7 +290,7 @@ def _error(log: LogFile) -> str | None:
     return f"{line.get('error')}: {message}" if message else str(line.get("error"))
 
 
-def _advice(life: str, phase: str, log: LogFile) -> str:
+def _advice(life: str, phase: str, log: LogFile, state: RunState | None, account: _Account) -> str:
     if life == "unknown" and phase != "damaged":
         host = log.attempt[0].get("host") if log.attempt else None
         if host is not None:
@@ -274,9 +300,12 @@ def _advice(life: str, phase: str, log: LogFile) -> str:
         return ""
     first = "correct what the error says; then " if life == "failed" else ""
     if phase == "preparing":
-        return f"nothing was spent: {first}start it again"
+        known = "" if account.is_own else " as far as this folder shows"
+        return f"nothing was spent{known}: {first}start it again"
     if phase == "damaged":
         return "the run cannot be resumed; a new run in a new folder is charged in full"
     command = _command(log) or "run"
     files = "CONFIG.json DATA OUT" if command == "phsafe" else "RUN.toml --out OUT"
+    if state is not None and state.is_borrowed:
+        files = "--from-nmf FOLDER --to OUT"
     return f"{first}the same command with --resume finishes it: opendas {command} {files} --resume"
