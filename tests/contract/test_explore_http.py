@@ -149,7 +149,8 @@ def test_a_damaged_link_is_said_and_the_page_starts_anew(client: Client, text: s
     page = client.get("/budget", params={"s": text})
     assert page.status_code == 422
     assert re.search(
-        r'role="alert">(The link is damaged|This is not a state that opendas explore wrote)', page.text
+        r'role="alert">(The link or kept state is damaged|This is not a state that opendas explore wrote)',
+        page.text,
     )
 
 

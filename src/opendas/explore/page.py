@@ -29,7 +29,7 @@ _LONGEST_LINK: Final = 60_000
 _LONGEST_STATE: Final = 1_000_000
 _LONGEST_FIELD: Final = 200
 _MOST_FIELDS: Final = 2_000
-_BROKEN: Final = "The link is damaged: it was cut off or changed on the way. Copy it again, all of it."
+_BROKEN: Final = "The link or kept state is damaged: it was cut off or changed. Copy it again, all of it."
 
 Found = TypeVar("Found")
 
@@ -119,7 +119,9 @@ def state_document(document: object) -> dict[str, Any]:
     if not isinstance(document, dict) or "opendas-explore" not in document:
         raise ConfigError("This is not a state that opendas explore wrote.")
     if document["opendas-explore"] != FORMAT:
-        raise ConfigError("The state was written by another version of opendas explore.")
+        raise ConfigError(
+            "Another version of opendas explore wrote this state. Open it with that version, or start again."
+        )
     return document
 
 

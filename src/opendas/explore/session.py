@@ -62,7 +62,9 @@ class Session:
             try:
                 document = json.loads(plain)
             except (ValueError, RecursionError):
-                raise ConfigError("The kept state is damaged: it is not JSON. Keep it again.") from None
+                raise ConfigError(
+                    "This begins with { and is not JSON: copy the kept state or config.json again, all of it."
+                ) from None
             if isinstance(document, dict) and "privacy_budget" in document:
                 return household_state(config_fields(parse_config(plain, Mode.PRIVATE)))
             return self._checked(state_document(document))

@@ -64,8 +64,9 @@
     }
     if (!next) placeAll();
     if (answer.status) status.textContent = answer.status;
-    stale.hidden = ok;
-    if (ok) {
+    const first = answers.querySelector(".problems") !== null; // nothing could be answered yet
+    stale.hidden = ok || first;
+    if (ok || first) {
       const open = [...answers.querySelectorAll("details")].map((d) => d.open);
       answers.innerHTML = answer.answers;
       answers.querySelectorAll("details").forEach((d, i) => { d.open = Boolean(open[i]); });
@@ -97,11 +98,15 @@
     form.classList.add("busy");
     try {
       const response = await fetch(form.dataset.answers, { method: "POST", body });
-      const answer = await response.json();
-      show(answer, response.ok);
-      if (banner) banner.hidden = true;
+      const text = await response.text();
+      if (response.headers.get("content-type") === "application/json") {
+        show(JSON.parse(text), response.ok);
+        if (banner) banner.hidden = true;
+      } else {
+        status.textContent = text;
+      }
     } catch {
-      status.textContent = "No answer: is opendas explore still running?";
+      status.textContent = "No answer. If opendas explore has stopped, start it again and open the link to this state in it.";
     }
     running = false;
     form.classList.remove("busy");
