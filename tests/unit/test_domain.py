@@ -191,7 +191,7 @@ def test_a_geounit_in_two_parents_is_refused() -> None:
 
 
 def test_a_leaf_listed_twice_is_refused() -> None:
-    with pytest.raises(GeographyError, match="listed twice"):
+    with pytest.raises(GeographyError, match="listed more than once"):
         Frame(np.array([b"a", b"a"]), {}, "leaf")
 
 

@@ -121,7 +121,7 @@ BAD = {
     "parts of parts": ('spine = [{ step = "aian" }, { step = "aian" }]', ["divided into parts only once"]),
     "parts of something made": (
         'spine = [{ step = "split", level = "state", entities = ["place"] }, { step = "aian" }]',
-        ["the step aian comes before the steps that regroup 'state'"],
+        ["the step aian comes before the steps that make or divide 'state'"],
     ),
     "bypass before the end": (
         'spine = [{ step = "bypass" }, { step = "block_groups" }]', ["step 1 (bypass): bypass comes last"],
@@ -339,6 +339,8 @@ def test_levels_are_known_before_any_data_are_read() -> None:
     assert stand_ins(LEVELS, NAMED_SPINES["aian"]) == {}
     with pytest.raises(ConfigError, match="the name 'block_group' is taken"):
         recipe_levels(LEVELS, (SpineStep("group", level="tract", name="block_group"),))
+    with pytest.raises(ConfigError, match="no level can stand above it"):
+        recipe_levels(("block",), (SpineStep("tract_groups"),))
 
 
 # The DHC's spine: section 6 of the paper --------------------------------------------------------------------

@@ -476,7 +476,7 @@ def test_parts_of_what_is_no_official_geounit_are_parts_of_nothing() -> None:
     # What parts hold together is published exactly: they must be parts of the declared geounit.
     frame = two_states()
     first = SpineStep("split", level="state", entities=("cd",))
-    with pytest.raises(ConfigError, match="before the steps that regroup 'state'"):
+    with pytest.raises(ConfigError, match="before the steps that make or divide 'state'"):
         build_spine(frame, Recipe((first, SpineStep("aian"))), as_is)
 
 

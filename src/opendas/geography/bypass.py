@@ -105,7 +105,7 @@ def bypass_general(
     Theorem 2, is its rule.
     """
     if top < 1:
-        raise BudgetError("a root cannot be replaced by its children.")
+        raise BudgetError("top must be at least 1: a root cannot be replaced by its children.")
     levels = list(spine.levels)
     own = _own_shares(spine, level_shares)
     for number in reversed(range(len(levels) - 1)):

@@ -118,7 +118,7 @@ class Frame:
                 raise GeographyError(
                     "the frame lists a leaf more than once.",
                     [
-                        Finding("frame", None, "geocode", f"leaf {code.decode()} is listed twice")
+                        Finding("frame", None, "geocode", f"leaf {code.decode()} is listed more than once")
                         for code in np.unique(repeated)[:20]
                     ],
                 )
@@ -127,7 +127,7 @@ class Frame:
             for name, values in columns.items():
                 if len(values) != len(codes):
                     raise GeographyError(
-                        f"frame column {name!r} has {len(values)} rows, expected {len(codes)}."
+                        f"frame column {name!r}: {len(values)} values for {len(codes)} leaves; give one each."
                     )
 
     def __len__(self) -> int:

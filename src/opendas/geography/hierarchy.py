@@ -46,8 +46,8 @@ class Hierarchy:
             inside = not len(parent) or 0 <= int(parent.min()) <= int(parent.max()) < above
             if parent.ndim != 1 or not inside:
                 raise GeographyError(
-                    f"hierarchy, level {number + 1} from the top: a parent is an index below {above}, the "
-                    "number of geounits of the level above (zeros at the top)."
+                    f"hierarchy, level {number + 1} from the top: expected a list of parents from 0 on, each "
+                    f"below {above}, the number of geounits of the level above (at the top, zeros)."
                 )
             above = len(parent)
 

@@ -61,7 +61,7 @@ class Partitions:
         if partition.name in self.names:
             raise ConfigError(
                 f"[geography] spine: two levels would have the name {partition.name!r}; give the step "
-                "another."
+                "another with name."
             )
         return replace(self, levels=(*self.levels[:position], partition, *self.levels[position:]))
 
@@ -175,12 +175,11 @@ def divide_into_parts(partitions: Partitions, top: str, inside: Bools) -> Partit
         raise ConfigError(
             "[geography] spine: a spine can be divided into parts only once; it is divided already."
         )
-    if not partitions.levels[
-        position
-    ].official:  # what parts hold together may be exact: of official geounits only
+    # What parts hold together may be exact: of official geounits only.
+    if not partitions.levels[position].official:
         raise ConfigError(
-            f"[geography] spine: the step aian comes before the steps that regroup {top!r}, because it "
-            "divides official geounits."
+            f"[geography] spine: the step aian comes before the steps that make or divide {top!r}, because "
+            "it divides official geounits."
         )
     levels = []
     for number, partition in enumerate(partitions.levels[position:-1]):
@@ -201,7 +200,7 @@ def split(partitions: Partitions, level: str, key: Ints, name: str | None = None
     """
     position = _above_leaves(partitions, level, "the step split")
     if name is not None and name != level and name in partitions.names:
-        raise ConfigError(f"[geography] spine: two levels would have the name {name!r}.")
+        raise ConfigError(f"[geography] spine: two levels would have the name {name!r}; give another.")
     levels = [_divided(partition, key) for partition in partitions.levels[position:-1]]
     if name is not None:
         levels[0] = replace(levels[0], name=name)

@@ -153,7 +153,7 @@ def _grouped(step: SpineStep, names: Sequence[str]) -> str:
     if step.level is not None:
         return step.level
     if step.step == "tract_groups":
-        return "tract" if "tract" in names else names[max(1, len(names) - 3)]
+        return "tract" if "tract" in names else names[-min(3, max(1, len(names) - 1))]
     if step.step in _WORKS_ON_BY_DEFAULT:
         return _WORKS_ON_BY_DEFAULT[step.step]
     raise ConfigError(f"[geography] spine: the step {step.step} needs level, the level that it works on.")

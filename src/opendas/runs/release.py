@@ -203,7 +203,8 @@ def _estimated(space: Workspace, run: Run, options: RunOptions) -> dict[str, Any
         state, folder = act.earlier, act.space.release.absolute() / "measurements" / act.product
         if state is None or not (folder / "spine.parquet").is_file():
             raise ConfigError(
-                f"{space.out} holds no measurements of {act.product}; run opendas measure first."
+                f"{space.out} holds no measurements of {act.product}; run opendas measure first"
+                f"{'' if state is None else ', with --resume'}."
             )
         if act.is_finished and not options.resume:
             raise ConfigError(
@@ -213,9 +214,9 @@ def _estimated(space: Workspace, run: Run, options: RunOptions) -> dict[str, Any
         digest = run.estimation_digest()
         if act.is_finished and digest != state.estimation_digest:
             raise PrivacyError(
-                f"{act.product} in {space.out} was estimated with other settings than this run file has; "
-                "give the run file of that estimate, or copy its measurements to another folder and "
-                "estimate there."
+                f"{act.product} in {space.out} was estimated with other settings. Give those of that "
+                "estimate (release/run shows them), or choose another output folder"
+                f"{'' if state.is_borrowed else ', where a new run is charged in full'}."
             )
         if act.is_finished:
             return act.answer()
@@ -311,7 +312,7 @@ def _run_of_files(space: Workspace, run: Run, state: RunState, folder: Path) -> 
     if run.plan.digest() != state.plan_digest:
         raise PrivacyError(
             f"the measurements of {state.product} in {space.out} were taken with another plan; estimate with "
-            "the run file they were measured with (release/run holds it)."
+            "the run file they were measured with (release/run shows its plan)."
         )
     return run
 
@@ -343,7 +344,7 @@ def _check_invariants(run: Run, constraints: ConstraintTable) -> None:
             f"the measurements of {run.product.name} were taken with other invariants than this run file "
             f"holds ({', '.join(sorted(found ^ wanted))}): exact values that stand in the release cannot be "
             "given up afterwards, nor others added. Estimate with the run file they were measured with "
-            "(release/run holds it)."
+            "(release/run shows its plan)."
         )
 
 

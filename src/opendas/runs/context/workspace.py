@@ -430,7 +430,8 @@ def key_from_command(command: str) -> RunKey:
     except subprocess.TimeoutExpired:
         raise EnvironmentFailure(f"the key command did not end within {_KEY_SECONDS} seconds.") from None
     except (OSError, ValueError) as error:
-        raise EnvironmentFailure(f"the key command could not be run ({type(error).__name__}).") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise EnvironmentFailure(f"the key command could not be run: {reason}.") from None
     if done.returncode != 0:
         raise EnvironmentFailure(f"the key command ended with status {done.returncode}.")
     try:

@@ -134,8 +134,8 @@ def published_replicates(folder: Path, product: str, base: Path) -> tuple[Path, 
         )
     if len(found) < 2:
         raise ConfigError(
-            f"{folder}: {len(found)} replicates of {product}, and two or more are needed; expected files or "
-            "folders whose names end in 1, 2, ..., in the layout of the microdata."
+            f"{folder}: {len(found)} of two or more replicates of {product} found; expected files or folders "
+            "whose names end in 1, 2, ..., in the layout of the microdata."
         )
     return tuple(found[number] for number in sorted(found))
 
