@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+def pattern(path: str) -> str:
+    r"""Return the pattern that leaves out a path and nothing else: signs of patterns stand for themselves.
+
+    >>> pattern("data/patients [1].csv")
+    '/data/patients\\ \\[1\\].csv'
+    """
+    return "/" + re.sub(r"([\\\[\]*?! #])", r"\\\1", path)
 
 
 class TrackedOnly(BuildHookInterface):  # type: ignore[type-arg]
@@ -19,7 +29,7 @@ class TrackedOnly(BuildHookInterface):  # type: ignore[type-arg]
         root = Path(self.root)
         if (root / ".git").exists():
             untracked = self._git("ls-files", "-z", "--others", "--directory")
-            self.build_config.target_config.setdefault("exclude", []).extend(f"/{path}" for path in untracked)
+            self.build_config.target_config.setdefault("exclude", []).extend(map(pattern, untracked))
             pages = self._git("ls-files", "-z", "docs/*.md")
         else:
             pages = [path.relative_to(root).as_posix() for path in root.glob("docs/**/*.md")]

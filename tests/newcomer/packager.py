@@ -16,7 +16,14 @@ from steps import opendas, step
 
 source, clone = sys.argv[1], Path("clone")
 step("a clone", lambda: subprocess.run(["git", "clone", "-q", source, str(clone)], check=True))
-for left in ("t3/confidential/keys/run.key", "src/opendas/mine/run.key", "docs/private.md", "patients.csv"):
+for left in (
+    "t3/confidential/keys/run.key",
+    "src/opendas/mine/run.key",
+    "src/opendas/patients [1].csv",
+    "src/opendas/*.csv",
+    "docs/private.md",
+    "patients.csv",
+):
     (clone / left).parent.mkdir(parents=True, exist_ok=True)
     (clone / left).write_text("SECRET")
 build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", "dist", str(clone)]
