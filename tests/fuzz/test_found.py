@@ -190,7 +190,7 @@ def test_guesses_of_odd_tables(tmp_path: Path) -> None:
     path.write_text("geocode,a,count\n01,²,1\n02," + "9" * 5000 + ",2\n02,1²,3\n")
     assert len(guess_table(path).attributes["a"]) == 3
     path.write_text("geocode,a,a\n01,x,y\n02,y,x\n")
-    with pytest.raises(FormatError, match="two columns have the same name"):
+    with pytest.raises(FormatError, match="each column name once; the names of columns 2, 3 repeat"):
         guess_table(path)
 
 

@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 CENSUS = re.compile(
     r"\b(housing unit|group quarters|resident|household|census|patient_id|block|tract|county|state|"
-    r"redistrict\w*|draw districts|persons?|people|a all|official)\b",
+    r"redistrict\w*|draw districts|persons?|people|a all|official|enumeration)\b",
     re.IGNORECASE,
 )
 """What only a census would say."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from fractions import Fraction
 from pathlib import Path
@@ -167,6 +168,20 @@ def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
     assert guess_table(tmp_path / "t.parquet").reader == "records"
 
 
+def test_the_table_and_what_a_run_writes_stay_out_of_git(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / "zones.csv").write_text(COUNTS)
+    assert init("table", str(tmp_path / "zones.csv"), "--to", str(tmp_path)).exit_code == 0
+    for out in ("zones-run/release", "out/state", "zones-out/release", "elsewhere/confidential/keys"):
+        (tmp_path / out).mkdir(parents=True)
+        (tmp_path / out / "some.key").touch()
+        (tmp_path / out / "some.json").touch()
+    seen = subprocess.run(
+        ["git", "-C", tmp_path, "status", "--short"], check=True, capture_output=True, text=True
+    )
+    assert seen.stdout.split() == ["??", ".gitignore", "??", "zones-product.toml", "??", "zones-run.toml"]
+
+
 def test_a_table_elsewhere_is_named_as_seen_from_the_run_file(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "zones.csv").write_text(COUNTS)
@@ -261,6 +276,64 @@ def test_columns_are_declared_or_asked_for(tmp_path: Path) -> None:
     assert "has no column 'nowhere'" in result.stderr
     run = resolve(load_run_file(tmp_path / "table-run.toml"))
     assert (run.product.schema.names, run.product.protected_unit) == (("sex", "kind"), "patient")
+
+
+def test_households_are_no_geography_whatever_their_column_is_called(tmp_path: Path) -> None:
+    """Seven rows each, as in a large household: neither places nor a count."""
+    rows = "".join(
+        f"{10_000 + n // 7},{('GE', 'VD', 'ZH')[n // 7 % 3]},{'fm'[n % 2]}\n" for n in range(4_000)
+    )
+    guess = guessed(tmp_path, f"hh,kanton,sex\n{rows}")
+    assert (guess.geocode, guess.unit_id, tuple(guess.attributes)) == ("kanton", "hh", ("sex",))
+    guess = guessed(tmp_path, f"nummer,kanton,sex\n{rows}")
+    assert (guess.geocode, guess.count) == ("kanton", None)
+    assert "number households" in guess.unsure[0]
+
+
+def test_ages_are_neither_counts_nor_codes_of_groups(tmp_path: Path) -> None:
+    """Where incomes tell the rows apart, an age is no count; groups of ages and ages of pupils are labels."""
+    rows = [(f"C{n % 3}", n * 37.5 + 0.25, n * 7 % 96, n * 7 % 18, n * 11 % 15 + 4) for n in range(900)]
+    text = "\n".join(",".join(map(str, row)) for row in rows)
+    guess = guessed(tmp_path, f"county,income,age,age_group,pupil_age\n{text}\n")
+    assert (guess.reader, guess.count, set(guess.bins)) == ("records", None, {"income", "age"})
+    assert guess.attributes["age_group"] == tuple(map(str, range(18)))
+    assert guess.attributes["pupil_age"] == tuple(map(str, range(4, 19)))
+
+
+def test_votes_are_counted_at_the_polling_station(tmp_path: Path) -> None:
+    rows = "".join(
+        f"K{n // 10},K{n // 10}-{n % 10},{party},{n % 30 + 9}\n"
+        for n in range(50)
+        for party in ("Red", "Blue")
+    )
+    guess = guessed(tmp_path, f"constituency,polling_station,party,votes\n{rows}")
+    assert (guess.geocode, guess.upper_columns, guess.count) == (
+        "polling_station",
+        ("constituency",),
+        "votes",
+    )
+    assert (tuple(guess.attributes), guess.unsure) == (("party",), ())
+
+
+def test_places_of_two_kinds_are_not_taken_for_sure(tmp_path: Path) -> None:
+    rows = "".join(f"{n % 7},{n % 5},Name {n % 7},{'fm'[n % 2]},2020{n % 12 + 1:02d}01\n" for n in range(700))
+    guess = guessed(tmp_path, f"home_district,work_district,district_name,sex,seen\n{rows}")
+    assert (guess.geocode, "work_district" in guess.unsure[0]) == ("home_district", True)
+    assert tuple(guess.attributes) == ("work_district", "sex")
+    assert "the same as home_district" in guess.left_out["district_name"]
+    assert "dates" in guess.left_out["seen"]
+
+
+@pytest.mark.parametrize("between", [";", "\t", "|"])
+def test_tables_are_read_as_runs_read_them(tmp_path: Path, between: str) -> None:
+    """Other signs between fields, and notes above the header; another encoding is named with its remedy."""
+    text = "# a note\nregion,Straße\n" + "".join(f"R{n % 3},{'äö'[n % 2]}\n" for n in range(90))
+    guess = guessed(tmp_path, text.replace(",", between))
+    assert (guess.geocode, guess.columns) == ("region", {"stra_e": "Straße"})
+    for encoding in ("latin-1", "utf-16"):
+        (tmp_path / "table.csv").write_text(text, encoding=encoding)
+        with pytest.raises(FormatError, match="not in UTF-8"):
+            guess_table(tmp_path / "table.csv")
 
 
 def test_places_that_do_not_nest_are_refused(tmp_path: Path) -> None:

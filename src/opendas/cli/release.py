@@ -407,7 +407,7 @@ def margin_command(
     click.echo(text_table([_margin_row(row, 1 if of is None else 4) for row in rows], list(_MARGIN_COLUMNS)))
     message(
         f"{float(100 * exact):.10g} % margins of the published counts, from replicates: the spread of the "
-        "same run on the published counts. They say nothing of what the enumeration itself got wrong."
+        "same run on the published counts. They say nothing of what the records themselves got wrong."
     )
 
 
@@ -499,10 +499,10 @@ def evaluate_command(
 
 _SHORT_SECONDS = 3.0
 
-COVER = "They cover the noise, and nothing else: not what the enumeration itself got wrong."
+COVER = "They cover the noise, and nothing else: not what the records themselves got wrong."
 CREDIBLE = (
     "If the prior is right they are, on average over counts, as often as they say; for counts of a kind that "
-    "is rare among the neighbours, less often. What the enumeration itself got wrong is not in them."
+    "is rare among the neighbours, less often. What the records themselves got wrong is not in them."
 )
 _INTERVAL_COLUMNS = ("geocode", "cell", "count", "estimate", "sd", "lower", "upper")
 

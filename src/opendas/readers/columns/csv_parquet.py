@@ -85,8 +85,10 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Dialect:
-    skip: int
+class CsvForm:
+    """How a CSV file is written."""
+
+    skip: int  # lines before the header
     delimiter: str
     names: tuple[str, ...]
 
@@ -102,7 +104,7 @@ def _own_names(path: Source | ZipMember) -> tuple[str, ...]:
     if is_parquet(path):
         with _OwnWords(path):
             return tuple(pq.read_schema(path).names)
-    return _dialect(path).names
+    return csv_form(path).names
 
 
 def is_parquet(path: Source | ZipMember) -> TypeGuard[Path]:
@@ -153,7 +155,11 @@ class _OwnWords:
             raise _unreadable(self.source, None, _DAMAGED) from None
 
 
-def _dialect(path: Path | ZipMember) -> _Dialect:
+def csv_form(path: Path | ZipMember) -> CsvForm:
+    """Look at the header of a CSV file, which may be compressed.
+
+    Raises `FormatError` if it is none, or two columns have the same name.
+    """
     skip = 0
     with _OwnWords(path), _opened(path) as file:
         line = file.readline(1 << 20).removeprefix(BOM_UTF8)
@@ -177,7 +183,7 @@ def _dialect(path: Path | ZipMember) -> _Dialect:
         rule = f"expected a header with each column name once; the names of columns {', '.join(again)} repeat"
         log.add(FormatError, shown_name(path), skip + 1, None, rule)
     log.raise_if_any(f"{shown_name(path)} cannot be read.")
-    return _Dialect(skip, delimiter, tuple(names))
+    return CsvForm(skip, delimiter, tuple(names))
 
 
 def read_batches(
@@ -338,7 +344,7 @@ def csv_options(
 
 
 def _csv_batches(path: Path | ZipMember, wanted: list[str], log: FindingLog) -> Iterator[tuple[int, Any]]:
-    dialect = _dialect(path)
+    dialect = csv_form(path)
     first = dialect.skip + 2
     options = csv_options(
         dialect.names, dialect.delimiter, wanted=wanted, skip=dialect.skip + 1, block=_BLOCK_BYTES
@@ -389,7 +395,7 @@ def tables_in(archive: zipfile.ZipFile) -> list[str]:
     return [name for name in names if Path(name).name[0] not in "._"]
 
 
-def _rows_of(path: Path | ZipMember, dialect: _Dialect, *, strict: bool = False) -> Iterator[tuple[int, int]]:
+def _rows_of(path: Path | ZipMember, dialect: CsvForm, *, strict: bool = False) -> Iterator[tuple[int, int]]:
     """Yield the line and the number of fields of each row behind the header, slowly.
 
     A line that fills a block is none of a table, and might never end.
@@ -410,7 +416,7 @@ def _rows_of(path: Path | ZipMember, dialect: _Dialect, *, strict: bool = False)
             yield rows.line_num + dialect.skip + 1, len(row)
 
 
-def _check_quotes(path: Path | ZipMember, dialect: _Dialect, rows: int, log: FindingLog) -> None:
+def _check_quotes(path: Path | ZipMember, dialect: CsvForm, rows: int, log: FindingLog) -> None:
     """Record a quotation mark that does not close: all rows up to the next one were taken for its field.
 
     Only a file with fewer rows than lines, or an odd number of marks, is read again, slowly.
@@ -439,7 +445,7 @@ def _check_quotes(path: Path | ZipMember, dialect: _Dialect, rows: int, log: Fin
         log.add(FormatError, shown_name(path), line + 1, None, rule)
 
 
-def _ragged_rows(path: Path | ZipMember, dialect: _Dialect, log: FindingLog) -> bool:
+def _ragged_rows(path: Path | ZipMember, dialect: CsvForm, log: FindingLog) -> bool:
     """Record the rows with a wrong number of fields; return whether there is one."""
     before, expected = len(log), len(dialect.names)
     wrong = (line for line, fields in _rows_of(path, dialect) if fields not in (0, expected))

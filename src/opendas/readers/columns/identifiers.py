@@ -13,7 +13,10 @@ _WHO = (
     "staff|student|subject|subscriber|taxpayer|user|visitor|voter|worker"
 )
 _NUMBER = "code|id|identifier|key|nbr|no|nr|num|number|ref|serial"
-_ALONE = "guid|hhid|id|identifier|mafid|mrn|patid|perid|pid|pnum|serialno|ssn|uid|uuid"
+_ALONE = (
+    "dossier|guid|hh|hh[ _.-]?(id|no|nr|num|number)|hid|id|identifier|mafid|mrn|patid|perid|pid|pnum|"
+    "serial([ _.-]?(no|nr|num|number))?|ssn|uid|upn|uuid"
+)
 _NAME = re.compile(rf"({_WHO})[ _.-](.*[ _.-])?({_NUMBER})|({_WHO})({_NUMBER})?|{_ALONE}", re.IGNORECASE)
 
 _ROWS_EACH = 20

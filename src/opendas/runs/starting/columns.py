@@ -24,21 +24,31 @@ MOST_LEVELS = 40
 MOST_DECLARED = 1_000
 """Levels of an attribute that someone names, rather than a guess."""
 
-_FEWEST_A_PLACE = 5
-"""Rows a value, on average, of a column of codes that could be places, where its name does not say so."""
+_FEWEST_A_PLACE = 20
+"""Rows a value, on average, of a column of codes that could be places, where its name does not say so: with
+fewer they could be households."""
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}(\.0+)?")
 _DATE = re.compile(
     r"[0-9]{4}[-/.][0-9]{1,2}([-/.][0-9]{1,2})?([T ][0-9:.+Z-]*)?|[0-9]{1,2}[-/.][0-9]{1,2}[-/.][0-9]{2,4}"
+    r"|(19|20)[0-9]{2}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])"
 )
 _YEARS = range(1850, 2101)
 _WEIGHT = re.compile(
     r"(.*[_ .])?(weights?|wts?|wgts?)[_ ]?[0-9]*|(p|h)?wgtp[0-9]*|(per|hh|final|sample|rep)_?w(eigh)?t[0-9]*",
     re.IGNORECASE,
 )
+_FEW_NUMBERS = 100
 _FEW_AGES = 12
-_AGE = re.compile(r"(.*[_ .-])?(age|agep|ages|edad|alter)([_ .-].*)?", re.IGNORECASE)
+_GROWN = 40
+"""Ages up to this are labels: groups for a whole life would leave two or three of them."""
+_AGE = re.compile(
+    r"(?!(.*[_ .-])?(band|cat|category|class|code|group|grp|range)([_ .-]|$))"
+    r"(.*[_ .-])?(age|agep|ages|edad|alter)([_ .-].*)?",
+    re.IGNORECASE,
+)
+_CODE = re.compile(r".*[0-9].*|[A-Z]{2,3}", re.DOTALL)
 _PLACES = (
     "geocode", "geoid", "geo_id", "geo", "block", "zone", "area", "precinct", "tract", "ward", "unit",
     "site", "puma", "commune", "municipality", "municipio", "zip", "zipcode", "postcode", "station", "clinic",
@@ -46,6 +56,12 @@ _PLACES = (
     "division", "department", "code",
 )  # fmt: skip
 _SURE_PLACES = _PLACES[:5]
+_LAST_WORDS = (
+    "area", "borough", "canton", "commune", "constituency", "county", "district", "gemeinde", "hospital",
+    "kanton", "kommune", "municipality", "parish", "precinct", "province", "region", "school", "station",
+    "tract", "ward", "zone",
+)  # fmt: skip
+_NAMED_PLACE = re.compile(rf"(.*[_ .-])?({'|'.join(_LAST_WORDS)})([_ .-]?(id|code|no|nr))?")
 
 
 class Role(StrEnum):
@@ -89,10 +105,7 @@ class Column:
     @property
     def named_place(self) -> int | None:
         """How surely the name is that of a place, 0 most surely; None where it is not."""
-        name = self.name.strip().lower()
-        if name in _SURE_PLACES:
-            return _SURE_PLACES.index(name)
-        return len(_SURE_PLACES) if name in _PLACES else None
+        return _named_place(self.name)
 
     @property
     def could_be_place(self) -> bool:
@@ -107,6 +120,7 @@ class Column:
             and min(widths) >= 2
             and len(self.values) >= 2
             and often
+            and all(_CODE.fullmatch(value) for value in self.values)
             and not (widths == {4} and years)
             and (not whole or min(widths) >= 4 or any(value.startswith("0") for value in self.values))
         )
@@ -122,6 +136,7 @@ class Column:
         numeric = self.role in (Role.NUMBER, Role.LABELS, Role.CONSTANT, Role.IDENTIFIER)
         return (
             numeric
+            and not self.is_age
             and self.is_whole
             and not self.has_empty
             and not any(value.startswith("-") for value in self.values)
@@ -130,7 +145,20 @@ class Column:
     @property
     def is_number_or_code(self) -> bool:
         """Whether its whole numbers could be codes as well: the name does not say that they are ages."""
-        return self.role == Role.NUMBER and self.is_whole and _AGE.fullmatch(self.name.strip()) is None
+        return self.role == Role.NUMBER and self.is_whole and not self.is_age
+
+    @property
+    def could_number_units(self) -> bool:
+        """Whether they could be numbers of households: whole, of one length, 4 or more, a few rows each."""
+        widths = {len(value) for value in self.labels}
+        few = len(self.of_row) < _FEWEST_A_PLACE * len(self.labels)
+        one = len(widths) == 1 and min(widths) >= 4
+        return self.is_number_or_code and len(self.labels) > _FEW_NUMBERS and few and one
+
+    @property
+    def is_age(self) -> bool:
+        """Whether the name says that its numbers are ages."""
+        return _AGE.fullmatch(self.name.strip()) is not None
 
     def determines(self, coarse: Column) -> bool:
         """Whether rows with one value of this column always share that of a coarser one."""
@@ -152,6 +180,15 @@ class Column:
             Role.CONSTANT: "all rows have the same value",
             Role.TEXT: f"{len(self.labels):,} different values; a guess takes at most {MOST_LEVELS}",
         }.get(self.role, "not named as an attribute")
+
+
+def _named_place(column: str) -> int | None:
+    name = column.strip().lower()
+    if name in _SURE_PLACES:
+        return _SURE_PLACES.index(name)
+    if name in _PLACES:
+        return len(_SURE_PLACES)
+    return len(_SURE_PLACES) + 1 if _NAMED_PLACE.fullmatch(name) else None
 
 
 def nested(columns: Iterable[Column]) -> tuple[str, ...]:
@@ -192,7 +229,7 @@ def _role(name: str, values: Sequence[str], rows: int) -> Role:
         return Role.WEIGHT
     if seems_identifier(name) and (different == rows or several_rows(different, rows)):
         return Role.IDENTIFIER
-    if name.strip().lower() in _PLACES:
+    if _named_place(name) is not None:
         return Role.PLACE
     if all(_DATE.fullmatch(value) for value in labels):
         return Role.DATE
@@ -200,7 +237,8 @@ def _role(name: str, values: Sequence[str], rows: int) -> Role:
     if different == rows and rows > MOST_LEVELS and _numbers_rows(labels, numeric=numeric and not coded):
         return Role.IDENTIFIER
     fractions = numeric and not all(_WHOLE.fullmatch(value) for value in labels)
-    ages = len(labels) > _FEW_AGES and _AGE.fullmatch(name.strip()) is not None
+    ages = numeric and len(labels) > _FEW_AGES and _AGE.fullmatch(name.strip()) is not None
+    ages = ages and max(map(float, labels)) >= _GROWN
     if numeric and not coded and (fractions or different > MOST_LEVELS or ages):
         return Role.NUMBER
     return Role.LABELS if different <= MOST_LEVELS else Role.TEXT

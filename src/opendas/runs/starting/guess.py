@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from opendas.arrays import Ints
 from opendas.custody.protected_units import unit_of_column
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
-from opendas.readers.columns.csv_parquet import column_names, is_parquet
+from opendas.readers.columns.csv_parquet import column_names, csv_form, is_parquet
 from opendas.readers.columns.identifiers import seems_identifier
 from opendas.runs.config.model import RESERVED_GEOLEVELS
 from opendas.runs.starting.columns import (
@@ -44,6 +44,7 @@ MOST_CELLS = 1 << 22
 
 _COUNT_NAMES = (
     "count", "counts", "n", "number", "records", "population", "pop", "total", "persons", "people", "freq",
+    "votes", "ballots", "cases", "admissions", "stays", "births", "deaths", "pupils", "students",
 )  # fmt: skip
 _ASKED_FIRST = re.compile(
     r"(.*[_ .-])?(agep?|sex|gender|race|rac1p|cenrace|ethnicity|hisp|hispanic|tenure|mar|marital|grade|party|"
@@ -183,7 +184,8 @@ def guess_table(
     geocode, unsure = _geocode(path, columns, declared)
     uppers = _upper_columns(columns, geocode, declared)
     unread = {geocode, *uppers}
-    rest = [column for name, column in columns.items() if name not in unread]
+    same = set() if declared.attributes is not None else _same_as(columns[geocode], columns.values())
+    rest = [column for name, column in columns.items() if name not in unread | same]
     count = declared.count or None
     if declared.count is None:
         guessed = _count(rest)
@@ -221,7 +223,7 @@ def guess_table(
             columns=names,
             levels=_levels(list(columns[geocode].labels), geocode, uppers),
             left_out={
-                name: column.why_left_out()
+                name: f"it says the same as {geocode}" if name in same else column.why_left_out()
                 for name, column in columns.items()
                 if name not in {*unread, count, *names.values()}
             },
@@ -285,7 +287,13 @@ def _geocode(path: Path, columns: Mapping[str, Column], declared: Declared) -> t
     ]
     if named:
         best = min(named, key=lambda column: (column.named_place or 0, -len(column.values)))
-        return best.name, ()
+        beside = [column.name for column in named if column is not best and not best.determines(column)]
+        if not beside:
+            return best.name, ()
+        return best.name, (
+            f"{best.name} was taken as the place of a record. {', '.join(beside)} could be places as well, "
+            f"but one {best.name} lies in several of them. Name the columns of places with --geography.",
+        )
     coded = [column for column in columns.values() if column.could_be_place]
     if not coded:
         raise ConfigError(
@@ -320,15 +328,30 @@ def _upper_columns(columns: Mapping[str, Column], geocode: str, declared: Declar
     )
 
 
+def _same_as(leaf: Column, columns: Iterable[Column]) -> set[str]:
+    """Return the columns with one value for each leaf, such as the names of places beside their codes."""
+    if leaf.tells_rows_apart:
+        return set()
+    return {
+        column.name
+        for column in columns
+        if column is not leaf
+        and column.role in (Role.PLACE, Role.LABELS, Role.TEXT)
+        and len(column.values) == len(leaf.values)
+        and leaf.determines(column)
+    }
+
+
 def _count(columns: Sequence[Column]) -> str | None:
-    """Choose by name, else the one column of whole numbers with too many values for an attribute."""
+    """Choose by name, else the one column of numbers with too many values for an attribute, if whole."""
     numbers = [column for column in columns if column.could_be_count and not seems_identifier(column.name)]
     for known in _COUNT_NAMES:
         for column in numbers:
             if column.name.strip().lower() == known:
                 return column.name
     many = [column for column in numbers if len(column.values) > MOST_LEVELS]
-    return many[0].name if len(many) == 1 else None
+    others = any(column.role == Role.NUMBER and column not in many for column in columns)
+    return many[0].name if len(many) == 1 and not others else None
 
 
 def _attributes(columns: Sequence[Column], count: str | None, declared: Declared) -> list[Column]:
@@ -362,8 +385,14 @@ _FEW_NUMBERS = 100
 
 
 def _perhaps_codes(taken: Iterable[Column]) -> Iterator[str]:
-    """Name columns of whole numbers that are put into classes, and could be codes."""
+    """Name columns of whole numbers that are put into classes, and could be codes, or number households."""
     for column in taken:
+        if column.could_number_units:
+            yield (
+                f"{column.name} has {len(column.labels):,} different whole numbers of one length: the files "
+                "put them into classes. If they number households or other units, leave it out: name the "
+                "others with --attributes."
+            )
         if column.is_number_or_code and len(column.labels) <= _FEW_NUMBERS:
             yield (
                 f"{column.name} has {len(column.labels)} different whole numbers: the files put them into "
@@ -470,19 +499,44 @@ def _read(path: Path) -> pa.Table:
             table = pa.table({name: table.column(name).cast(pa.string()) for name in table.column_names})
             table.validate(full=True)
             return _with_rows(path, table)
-        with pacsv.open_csv(path) as reader:
+        form = csv_form(path)
+        how = pacsv.ReadOptions(skip_rows=form.skip), pacsv.ParseOptions(delimiter=form.delimiter)
+        with pacsv.open_csv(path, *how) as reader:
             names = reader.schema.names
-        _refuse_repeated(path, names)
         options = pacsv.ConvertOptions(column_types={name: pa.string() for name in names})
-        table = pacsv.read_csv(path, convert_options=options)
+        table = pacsv.read_csv(path, *how, options)
     except OSError as error:
         if error.errno is not None:
             raise EnvironmentFailure(f"{path}: {error.strerror or 'cannot be read'}.") from None
-        raise FormatError(f"{path.name}: cannot be read as a {kind}.") from None
+        raise _why_not(path, kind) from None
+    except FormatError as error:
+        raise (error if _in_utf8(path) else _why_not(path, kind)) from None
     except (pa.ArrowException, UnicodeDecodeError):
-        # The reader's own message may quote a row.
-        raise FormatError(f"{path.name}: cannot be read as a {kind}.") from None
+        raise _why_not(path, kind) from None
     return _with_rows(path, table)
+
+
+def _why_not(path: Path, kind: str) -> FormatError:
+    """Say why a file is no table; the reader's own message may quote a row."""
+    if _in_utf8(path):
+        return FormatError(f"{path.name}: cannot be read as a {kind}.")
+    return FormatError(
+        f"{path.name}: it is not in UTF-8. Convert it with `iconv -f LATIN1 -t UTF-8 OLD.csv > NEW.csv`; for "
+        "LATIN1 write its encoding."
+    )
+
+
+def _in_utf8(path: Path) -> bool:
+    """Whether a file is text in UTF-8, or none that could be converted."""
+    if is_parquet(path) or path.suffix == ".gz":
+        return True
+    try:
+        with path.open(encoding="utf-8") as file:
+            for _ in file:
+                pass
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _refuse_repeated(path: Path, names: list[str]) -> None:

@@ -20,7 +20,7 @@ from opendas.runs.starting.templates import table_product_file, table_run_file
 from opendas.runs.starting.wide import CATEGORY, COUNT, melt
 
 _ROWS_A_CELL = 1.0
-_NOT_FOR_GIT = ("confidential/", "*.key", "*-long.csv", "*.pl.zip")
+_NOT_FOR_GIT = ("confidential/", "*.key", "*-long.csv", "*.pl.zip", "/out/", "/*-out/")
 FROM_RECORDS = "The labels were read from the data, so the release will be stamped DOMAIN FROM RECORDS."
 
 
@@ -78,7 +78,9 @@ def guess_lines(guess: TableGuess) -> list[tuple[str, str]]:
             ("units", f"{guess.unit_id}; some have several rows, of which the run file counts at most 3")
         )
     for why in dict.fromkeys(guess.left_out.values()):
-        columns = ", ".join(column for column, reason in guess.left_out.items() if reason == why)
+        columns = ", ".join(
+            column or "(no name)" for column, reason in guess.left_out.items() if reason == why
+        )
         lines.append(("not taken", f"{columns}: {why}"))
     lines += [("not sure", text) for text in guess.unsure]
     lines.append(("size", f"{guess.cells:,} cells in each of {guess.leaves:,} leaves, {guess.rows:,} rows"))
@@ -97,7 +99,7 @@ def write_guess(files: TableFiles, guess: TableGuess, unit: str | None, data: st
     """
     product = table_product_file(guess, files.name, protected_unit=unit or guess.protected_unit)
     run = table_run_file(guess, files.product.name, data or files.path)
-    return write_new({files.product: product, files.run: run})
+    return write_new({files.product: product, files.run: run}, inputs=[data or files.path])
 
 
 def write_melted(
@@ -144,8 +146,10 @@ def _none_or_all(paths: Iterable[Path]) -> Iterator[None]:
         raise
 
 
-def write_new(texts: Mapping[Path, str]) -> str:
+def write_new(texts: Mapping[Path, str], inputs: Iterable[str] = ()) -> str:
     """Write files of one folder that are not there yet, all or none, and keep git from what runs write there.
+
+    `inputs`: paths of confidential tables as seen from the folder; those in it are kept from git as well.
 
     Returns what is to be said about git; empty where there is nothing.
     """
@@ -153,11 +157,12 @@ def write_new(texts: Mapping[Path, str]) -> str:
     with _none_or_all(texts):
         for path, text in texts.items():
             write_atomic(path, text.encode())
+        here = [f"/{path}" for path in inputs if not path.startswith(("../", "/"))]
         listed = next(iter(texts)).parent / ".gitignore"
         if listed.exists():
-            return f"{listed} already exists: check that it lists {' and '.join(_NOT_FOR_GIT[:2])}"
+            return f"{listed} already exists: check that it lists {', '.join([*_NOT_FOR_GIT[:2], *here])}"
         # OUT has the run file's name, unless --out says otherwise
         outputs = [f"/{path.stem}/" for path in texts if path.suffix == ".toml"]
         lines = ["# Written by opendas init: keys, counts and inputs of runs do not belong in a repository."]
-        write_atomic(listed, "\n".join([*lines, *_NOT_FOR_GIT, *outputs, ""]).encode())
+        write_atomic(listed, "\n".join([*lines, *_NOT_FOR_GIT, *here, *outputs, ""]).encode())
     return ""
