@@ -83,7 +83,7 @@ def read_frame(path: Path) -> Frame:
     wanted += [f"units:{name}" for name in metadata["units"]]
     if table.column_names != ["geocode", *wanted]:
         raise FormatError(
-            f"{path.name}: columns {', '.join(table.column_names)}; expected {', '.join(wanted)}."
+            f"{path.name}: columns {', '.join(table.column_names)}; expected geocode, {', '.join(wanted)}."
         )
     return Frame(
         to_bytes(table.column("geocode")),
@@ -96,11 +96,11 @@ def read_frame(path: Path) -> Frame:
     )
 
 
-def _positions(codes: Codes, wanted: Codes, what: str) -> Ints:
+def _positions(codes: Codes, wanted: Codes, what: str, where: str) -> Ints:
     """Return the position in `codes` of each of `wanted`."""
     found = Lookup.of(codes).positions(wanted)
     if bool(np.any(found < 0)):
-        raise GeographyError(f"{what} is not in its list.")
+        raise GeographyError(f"{what} {wanted[found < 0][0].decode()} is not in {where}.")
     return found
 
 
@@ -120,7 +120,9 @@ def read_spine(path: Path, frame: Frame) -> Spine:
         parent = np.zeros(len(codes), dtype=np.int64)
         if levels:
             above = to_bytes(part.column("parent"))
-            parent = _positions(levels[-1].geocodes, above, f"geolevel {name!r}: the parent of a geounit")
+            parent = _positions(
+                levels[-1].geocodes, above, f"geolevel {name!r}: parent", f"geolevel {levels[-1].name!r}"
+            )
         divided = part.column("whole").null_count == 0
         whole = np.array(part.column("whole"), dtype=np.int64) if divided else None
         levels.append(SpineLevel(name, codes, parent, official, whole))
@@ -128,9 +130,10 @@ def read_spine(path: Path, frame: Frame) -> Spine:
         texts = encoded.dictionary.to_pylist()
         which = np.array(encoded.indices, dtype=np.int64)
         shares.append(Shares.of([Fraction(text) for text in texts], which))
-    leaf_order = _positions(frame.geocodes, levels[-1].geocodes, "a leaf of the spine")
-    if len(np.unique(leaf_order)) != len(frame):
-        raise GeographyError("the spine and the frame have different leaves.")
+    leaf_order = _positions(frame.geocodes, levels[-1].geocodes, "leaf", "the frame")
+    lost = len(frame) - len(np.unique(leaf_order))
+    if lost:
+        raise GeographyError(f"the spine lacks {lost:,} of the {len(frame):,} leaves of the frame.")
     return Spine(tuple(levels), leaf_order, tuple(shares))
 
 
@@ -156,23 +159,25 @@ def read_constraints(path: Path) -> tuple[ConstraintRows, ...]:
 
 
 def _piece(part: Any, geolevel: str, name: str, path: Path) -> ConstraintRows:
+    where = f"{path.name}: constraint {name!r} at {geolevel!r}"
     return ConstraintRows(
         geolevel,
         name,
-        _single(part, "query", path),
-        _single(part, "kind", path),
-        int(_single(part, "row", path)),
+        _single(part, "query", where),
+        _single(part, "kind", where),
+        int(_single(part, "row", where)),
         to_bytes(part.column("geocode")),
-        *(_matrix(part.column(side), path) for side in ("lower", "upper")),
+        *(_matrix(part.column(side), where) for side in ("lower", "upper")),
     )
 
 
 def _joined(parts: list[ConstraintRows], path: Path) -> ConstraintRows:
     first = parts[0]
+    where = f"{path.name}: constraint {first.name!r} at {first.geolevel!r}"
     if any((part.query, part.kind, part.row) != (first.query, first.kind, first.row) for part in parts):
-        raise FormatError(f"{path.name}: constraint {first.name!r} is not one at {first.geolevel!r}.")
+        raise FormatError(f"{where}: expected one query, kind and row.")
     if any(part.lower.shape[1:] != first.lower.shape[1:] for part in parts):
-        raise FormatError(f"{path.name}: a constraint with lists of several lengths.")
+        raise FormatError(f"{where}: expected lists of one length.")
     return replace(
         first,
         geocodes=np.concatenate([part.geocodes for part in parts]),
@@ -181,17 +186,17 @@ def _joined(parts: list[ConstraintRows], path: Path) -> ConstraintRows:
     )
 
 
-def _single(part: Any, column: str, path: Path) -> Any:
+def _single(part: Any, column: str, where: str) -> Any:
     found = part.column(column).unique().to_pylist()
     if len(found) != 1:
-        raise FormatError(f"{path.name}: one constraint with several entries in {column!r}.")
+        raise FormatError(f"{where}: expected one {column}.")
     return found[0]
 
 
-def _matrix(column: Any, path: Path) -> Ints:
+def _matrix(column: Any, where: str) -> Ints:
     lengths = pc.list_value_length(column).unique().to_pylist()
     if len(lengths) != 1 or lengths[0] is None:
-        raise FormatError(f"{path.name}: a constraint with lists of several lengths.")
+        raise FormatError(f"{where}: expected lists of one length.")
     flat = np.array(pc.list_flatten(column), dtype=np.int64)
     return flat.reshape(len(column), lengths[0])
 
@@ -200,10 +205,12 @@ def _joint(path: Path, level: SpineLevel, blocks: list[ConstraintRows]) -> Joint
     if not blocks:
         return None
     if level.whole is None or len(blocks) > 1:
-        raise FormatError(f"{path.name}: joint totals at {level.name!r}, whose geounits are not divided.")
+        raise FormatError(
+            f"{path.name}: {level.name!r} may have one joint total, and only where geounits are divided."
+        )
     totals = blocks[0].lower[np.flatnonzero(np.diff(level.whole, prepend=-1)), 0]
     if not np.array_equal(totals[level.whole], blocks[0].lower[:, 0]):
-        raise FormatError(f"{path.name}: parts of one geounit with other joint totals.")
+        raise FormatError(f"{path.name}: parts of one geounit have different joint totals.")
     return JointTotal(blocks[0].name, level.whole.astype(np.int32), totals)
 
 
@@ -217,15 +224,12 @@ def read_constraint_table(path: Path, product: Product, spine: Spine) -> Constra
         here = [block for block in blocks.values() if block.geolevel == level.name]
         if any(not np.array_equal(block.geocodes, level.geocodes) for block in here):
             raise FormatError(f"{path.name}: the geounits of {level.name!r} are not those of the spine.")
-        bounds = [blocks.get((level.name, name)) for name in names]
-        found = [block for block in bounds if block is not None]
-        if len(found) != len(names):
-            raise FormatError(f"{path.name}: a bound is missing at geolevel {level.name!r}.")
+        for name in (*names, *(one.name for one in product.linear)):
+            if (level.name, name) not in blocks:
+                raise FormatError(f"{path.name}: constraint {name!r} is missing at {level.name!r}.")
+        found = [blocks[level.name, name] for name in names]
+        summed = [blocks[level.name, one.name] for one in product.linear]
         empty = np.zeros((len(level), 0), dtype=np.int64)
-        linear = [blocks.get((level.name, one.name)) for one in product.linear]
-        summed = [block for block in linear if block is not None]
-        if len(summed) != len(product.linear):
-            raise FormatError(f"{path.name}: a linear constraint is missing at geolevel {level.name!r}.")
         levels.append(
             LevelConstraints(
                 np.concatenate([empty, *(block.lower for block in found)], axis=1),
@@ -274,7 +278,7 @@ def read_leaf_counts(
 ) -> Histogram:
     """Read public counts of every leaf, in the spine's order, over the rows of a query group."""
     if read_metadata(path) != metadata:
-        raise FormatError(f"{path.name}: not of what the product declares.")
+        raise FormatError(f"{path.name}: its metadata are not what the product declares.")
     table = open_parquet(path).read().combine_chunks()
     if not np.array_equal(to_bytes(table.column("geocode")), spine.leaf.geocodes):
         raise FormatError(f"{path.name}: the leaves are not those of the spine.")
@@ -283,7 +287,7 @@ def read_leaf_counts(
         np.array(pc.list_flatten(table.column(name)), dtype=np.int64) for name in ("row", "count")
     )
     if len(rows) != len(counts) or (len(rows) and not 0 <= rows.min() <= rows.max() < query.size):
-        raise FormatError(f"{path.name}: rows that {query.name!r} does not have.")
+        raise FormatError(f"{path.name}: expected rows of {query.name!r}, each with a count.")
     geounits = np.repeat(np.arange(len(lengths)), lengths)
     return Histogram.from_entries(geounits, rows, counts, shape=(len(lengths), query.size))
 

@@ -114,7 +114,7 @@ class ReplicateFile:
         with reading(path):
             said = read_metadata(path)
             if said["format"] != REPLICATE_FORMAT:
-                raise FormatError(f"{path.name}: expected the format {REPLICATE_FORMAT!r}.")
+                raise FormatError(f"{path.name}: format {said['format']!r}, expected {REPLICATE_FORMAT!r}.")
             self.about = About(
                 str(said["product"]),
                 int(said["runs"]),
@@ -160,7 +160,8 @@ class ReplicateFile:
             whole = whole and bool(np.all((cells >= 0) & (cells < size)))
             if not whole or bool(np.any(np.diff(leaf * size + cells) <= 0)):
                 raise FormatError(
-                    f"{self.path.name}: replicate {number} is of other leaves or cells, or damaged."
+                    f"{self.path.name}: replicate {number} has other leaves or cells than the product here, "
+                    "or is damaged."
                 )
             indptr = np.searchsorted(leaf, np.arange(len(frame) + 1)).astype(np.int64)
             return Histogram(indptr, cells.astype(np.int32), counts.astype(np.int64), size)

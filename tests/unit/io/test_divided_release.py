@@ -301,7 +301,7 @@ def test_a_changed_joint_total_is_seen(release):
 def test_joint_totals_that_differ_within_a_state_are_no_table(release, example):
     own, spine = example
     edit(release / PERSONS / "constraints.parquet", change_joint(1))
-    with pytest.raises(FormatError, match="parts of one geounit with other joint totals"):
+    with pytest.raises(FormatError, match="parts of one geounit have different joint totals"):
         read_constraint_table(release / PERSONS / "constraints.parquet", own.product, spine)
 
 
