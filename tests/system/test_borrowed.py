@@ -382,9 +382,9 @@ def test_several_states_with_american_indian_areas(tmp_path: Path, caplog) -> No
         each.intervals("votingage", geolevel="tract").to_pandas() for each in (files, opendas.Release(own))
     )
     assert np.allclose(one[["estimate", "variance"]], two[["estimate", "variance"]])
-    assert "the measurements of the nation are left out" not in caplog.text
+    assert "of 51 states" not in caplog.text
     assert guarded(cli, [*asked, "--to", str(tmp_path / "open")]) == 0  # its persons may be of more states
-    assert "2 of 51 states are there: the measurements of the nation are left out" in caplog.text
+    assert "State.parquet has 2 of 51 states (with DC)" in caplog.text
 
 
 def test_published_to_an_address(estimated: Path, tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ def moved(rows: Rows) -> None:
 FAULTS = {
     "duplicated geounits": ("Block", "DPQuery", twice, "appears twice with query", ""),
     "an answer is missing": ("Block", "DPQuery", without_one, "a part of the file is missing", ""),
-    "a query cut off": ("Block", "DPQuery", cut, "3 values in query 'sex * hispanic', expected 4", ""),
+    "a query cut off": ("Block", "DPQuery", cut, "values in query 'sex * hispanic': found 3, expected 4", ""),
     "another spine": ("Block", "DPQuery", moved, "is below no geounit of Block_Group.parquet", ""),
     "another census": ("Block", "DPQuery", other_people, "standard deviations, more than chance", ""),
     "other variances": ("Block", "DPQuery", louder, "cannot come from one budget", "warned"),

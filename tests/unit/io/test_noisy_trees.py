@@ -13,7 +13,8 @@ import pytest
 from support.bureau_layout import FOLDERS, constraint_rows, measurement_rows, write_bureau, write_rows
 from support.release_builder import add_product
 
-from opendas.errors import ConfigError, DataError, FormatError
+from opendas.errors import ConfigError, DataError, EnvironmentFailure, FormatError
+from opendas.files.nmf.bureau import names_part
 from opendas.files.nmf.bureau_tree import BureauFile
 from opendas.files.release_folder import ReleaseFolder
 from opendas.files.release_tree import noisy_tree
@@ -176,11 +177,30 @@ def test_damaged_files_of_the_bureaus_layout_are_refused(folder: Path, tmp_path:
     assert "not above zero" in damaged(put("variance", -2.0))
     assert "not above zero" in damaged(put("variance", float("nan")))
     assert "appears twice" in damaged(measured(with_twice))
-    assert "another plan" in damaged(put("query_name", "age_dpq"))
-    assert "another plan" in damaged(put("query_name", "votingage * votingage_dpq"))
+    assert "neither attribute nor recode" in damaged(put("query_name", "age_dpq"))
+    assert "one attribute twice" in damaged(put("query_name", "votingage * votingage_dpq"))
     assert "of shape (1, 2, 2, 1)" in damaged(put("query_name", "hispanic_dpq"))
     assert "of shape (1, 2, 1, 1)" in damaged(put("query_shape", [1, 2, 1, 1]))
-    assert "2 values" in damaged(put("value", [1, 2]))
+    assert "found 2, expected" in damaged(put("value", [1, 2]))
+
+    def unasked(rows):
+        query = rows["query_name"][0]
+        pairs = zip(rows["query_name"], rows["variance"], strict=True)
+        rows["variance"] = [None if name == query else variance for name, variance in pairs]
+        return rows
+
+    assert "has no answer with a variance to query" in damaged(measured(unasked))
+
+    def bound(*values: int):
+        def apply(copy: Path) -> None:
+            rows = constraint_rows(ours, 1)
+            rows["value"][rows["query_name"].index("hhgq_total_lb_con")] = list(values)
+            rewrite(copy / "County.parquet" / "Constraint", rows)
+
+        return apply
+
+    assert "values in constraint 'hhgq_total_lb_con': found 3, expected 8" in damaged(bound(0, 0, 0))
+    assert "a lower bound above its upper bound at geocode 044" in damaged(bound(*[10**7] * 8))
     assert "not a whole number" in damaged(put("value", [None]))
     assert "characters" in damaged(put("geocode", "044"))
     assert "below no geounit" in damaged(put("geocode", "045999999999"))
@@ -283,6 +303,13 @@ def test_damaged_files_of_our_layout_are_refused(folder: Path, tmp_path: Path) -
     assert "values" in damaged(short)
 
 
+def test_a_part_that_a_disk_does_not_give_is_named_with_its_folders() -> None:
+    part = Path("nmf/County.parquet/DPQuery/State=044/part-0.parquet")
+    said = "^County.parquet/DPQuery/State=044: part-0.parquet cannot be read"
+    with pytest.raises(EnvironmentFailure, match=said), names_part(part):
+        raise EnvironmentFailure("part-0.parquet cannot be read: Input/output error.")
+
+
 def test_gaps_and_other_runs_are_refused(folder: Path, tmp_path: Path) -> None:
     def damaged(change) -> str:
         copy = tmp_path / "damaged"
@@ -307,7 +334,7 @@ def test_gaps_and_other_runs_are_refused(folder: Path, tmp_path: Path) -> None:
 
     assert "number missing" in damaged(put("values", lambda v: [v[0], [None, *v[1][1:]], *v[2:]]))
     assert "without a geocode" in damaged(put("geocode", lambda v: [v[0], None, *v[2:]]))
-    assert "a row for every query group" in damaged(put("geocode", lambda v: [v[0], "odd", *v[2:]]))
+    assert "one for every query group" in damaged(put("geocode", lambda v: [v[0], "odd", *v[2:]]))
     assert "not above zero" in damaged(put("variance", lambda v: [v[0], None, *v[2:]]))
     for name, value in (
         ("mechanism", "discrete-laplace"),
@@ -321,6 +348,12 @@ def test_gaps_and_other_runs_are_refused(folder: Path, tmp_path: Path) -> None:
         found = damaged(lambda path, name=name: set_metadata(path, **{name: None}))
         assert "incomplete or damaged" in found, name
     assert "incomplete or damaged" in damaged(lambda path: set_metadata(path, geolevel_share="1/0"))
+    assert "incomplete or damaged" in damaged(lambda path: set_metadata(path, order=[]))
+    assert "do not describe query group 'total', only none" in damaged(
+        lambda path: set_metadata(path, queries={})
+    )
+    cut = damaged(lambda path: pq.write_table(pq.read_table(path), path, row_group_size=3))
+    assert "in a row group a row for every query group" in cut
 
 
 def test_a_release_without_measurements_says_so(folder: Path) -> None:

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opendas.arrays import Codes, Floats, Ints, Lookup
-from opendas.errors import FormatError
+from opendas.errors import EnvironmentFailure, FormatError
 from opendas.files.storage.addresses import RemotePath
 from opendas.files.storage.parquet import one_array, open_parquet, reads_file, to_bytes
 from opendas.schema.query_groups import QueryGroup
@@ -108,9 +108,10 @@ def read_bureau_levels(
     spine, there = max(zip(SPINES, found, strict=True), key=lambda pair: len(pair[1]))
     other = next((name for names in found for name in names if name not in spine), None)
     if other is not None:
+        own = next(name for name in there if not all(name in each for each in SPINES))
         raise FormatError(
-            f"{path.name}: {other}.parquet is of another hierarchy than {there[-1]}.parquet; these are files "
-            "of two products. Give each a folder of its own."
+            f"{path.name}: {other}.parquet is of another hierarchy than {own}.parquet; these are files of "
+            "two products. Give each a folder of its own."
         )
     if not there or there[0] not in _TOP:
         raise FormatError(
@@ -133,7 +134,7 @@ def read_bureau_levels(
         nonlocal read
         read += 1
         if progress is not None:
-            progress("reading what was asked", read, total)
+            progress("reading queries and constraints", read, total)
 
     return tuple(_read_level(path, name, state, parts, done) for name in names)
 
@@ -156,7 +157,7 @@ def _parts(folder: Path, state: str | None) -> tuple[Path, ...]:
         if file.suffix == ".parquet":
             found.append(file)
         else:
-            log.warning("%s/%s: %s is no .parquet file and is not read.", *folder.parts[-2:], below)
+            log.warning("%s/%s: %s does not end in .parquet and is not read.", *folder.parts[-2:], below)
     return tuple(found)
 
 
@@ -174,14 +175,17 @@ def _read_level(
     codes = np.unique(np.concatenate([measured.geocode, constraints.geocode]))
     if state is not None and len(codes) == 0:
         raise FormatError(
-            f"{name}.parquet: there is no folder State=0{state}, and none State=1{state}, and no other file "
-            "has a row of that state."
+            f"{name}.parquet: no row of state {state}, neither in folders State=0{state} and State=1{state} "
+            "nor in files outside such folders."
         )
     if len(codes) == 0:
-        raise FormatError(f"{name}.parquet: it holds no geounit.")
+        raise FormatError(f"{name}.parquet: no file in DPQuery or Constraint has a row.")
     lengths = np.unique(np.char.str_len(codes))
     if len(lengths) > 1:
-        raise FormatError(f"{name}.parquet: geocodes of {lengths[0]} and of {lengths[-1]} characters.")
+        raise FormatError(
+            f"{name}.parquet: geocodes of one geolevel have one length; found {lengths[0]} and {lengths[-1]} "
+            "characters."
+        )
     return BureauLevel(name, measured, constraints, _by_state(codes))
 
 
@@ -242,15 +246,15 @@ def _read_rows(
 
 
 def _warn_of_columns(schemas: Mapping[str, list[Path]], where: str) -> tuple[str, ...]:
-    """Say which parts have other columns, or types, than the first ones: programs that scan them may not."""
+    """Return in words which parts have other columns, or types, than the first: some programs stop there."""
     (first, most), *others = schemas.items()
     found = []
     for columns, files in others:
         here, there = set(columns.split("; ")), set(first.split("; "))
-        pairs = (("has", here - there), ("lacks", there - here))
-        said = " and ".join(f"{verb} {', '.join(sorted(some))}" for verb, some in pairs if some)
+        pairs = (("with", here - there), ("without", there - here))
+        said = " and ".join(f"{word} {', '.join(sorted(some))}" for word, some in pairs if some)
         more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-        said = said or "has its columns in another order"
+        said = said or "with its columns in another order"
         found.append(f"{where}: {files[0]}{more} {said}, unlike {most[0]}")
     return tuple(found)
 
@@ -269,10 +273,10 @@ def names_part(file: Path) -> Iterator[None]:
     """Name the folders of a file that is at fault: files of several folders are called alike."""
     try:
         yield
-    except FormatError as error:
+    except (FormatError, EnvironmentFailure) as error:
         kind = next(i for i, part in enumerate(file.parts) if part in _COLUMNS)
         where = "/".join(file.parts[kind - 1 : -1])
-        raise FormatError(str(error) if where in str(error) else f"{where}: {error}") from error
+        raise type(error)(str(error) if where in str(error) else f"{where}: {error}") from error
 
 
 @reads_file
@@ -295,7 +299,7 @@ def _read_file(file: Path, level: str, kind: str, state: str | None) -> tuple[pa
         table, rows = table.filter(inside), rows[np.asarray(inside)]
     for name in ("geocode", "query_name", "query_shape"):
         if table.column(name).null_count:
-            raise FormatError(f"{level}.parquet/{kind}: {file.name} has rows without {name}.")
+            raise FormatError(f"{level}.parquet/{kind}: {file.name} has a row without {name}.")
     wanted = {"geocode": pa.string(), "query_name": pa.string(), "sign": pa.string()}
     for place, name in enumerate(table.column_names):
         if name in wanted and table.column(name).type != wanted[name]:
@@ -323,6 +327,11 @@ def _may_hold(opened: Any, group: int, state: str) -> bool:
 def _encoded(column: Any) -> tuple[Ints, tuple[str, ...]]:
     encoded = one_array(pc.dictionary_encode(pc.fill_null(column, "")))
     return np.asarray(encoded.indices, dtype=np.int64), tuple(encoded.dictionary.to_pylist())
+
+
+def name_geounit(geocode: bytes) -> str:
+    """Return a geounit in words: the nation's geocode is empty."""
+    return f"geocode {geocode.decode()}" if geocode else "the nation"
 
 
 def classes_of(variance: Floats) -> tuple[Floats, Ints]:
@@ -356,15 +365,16 @@ def index_rows(
             order = np.sort(place)
             twice = int(order[1:][order[1:] == order[:-1]][0])
             raise FormatError(
-                f"{level.folder}.parquet: geocode {level.geocodes[twice // len(groups)].decode()} appears "
-                f"twice with query {list(queries)[twice % len(groups)]!r}."
+                f"{level.folder}.parquet: {name_geounit(level.geocodes[twice // len(groups)])} appears twice "
+                f"with query {list(queries)[twice % len(groups)]!r}."
             )
         given = rows.variance[chosen]
         wrong = ~(given > 0)
         if wrong.any():
-            code = rows.geocode[chosen][wrong][0].decode()
+            first = chosen[wrong][0]
             raise FormatError(
-                f"{level.folder}.parquet: geocode {code} has a variance that is not above zero."
+                f"{level.folder}.parquet: {name_geounit(rows.geocode[first])} has a variance that is not "
+                f"above zero for query {rows.names[rows.name[first]]!r}."
             )
         asked = np.isfinite(given)
         row.ravel()[place[asked]] = chosen[asked]
@@ -373,7 +383,8 @@ def index_rows(
     if len(lost):
         geounit, query = lost[0].tolist()
         raise FormatError(
-            f"{level.folder}.parquet: geocode {level.geocodes[geounit].decode()} has no answer to query "
-            f"{list(queries)[query]!r}, and others of its geolevel have; a part of the file is missing."
+            f"{level.folder}.parquet: {name_geounit(level.geocodes[geounit])} has no answer with a variance "
+            f"to query {list(queries)[query]!r}, and has answers to others; see whether a part of the file "
+            "is missing."
         )
     return groups, row, variance

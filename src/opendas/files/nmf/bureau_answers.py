@@ -63,7 +63,9 @@ class BureauAnswers:
         values = np.zeros((len(wanted), query.size), dtype=np.int64)
         rows = self._row[level][wanted, column]
         asked = np.flatnonzero(rows >= 0)
-        values[asked] = read_values(here.measured, rows[asked], query.size, here.folder, query.name)
+        values[asked] = read_values(
+            here.measured, rows[asked], query.size, here.folder, f"query {query.name!r}"
+        )
         return values
 
 
@@ -113,8 +115,8 @@ class BureauMargins:
         return [values[first : first + geounits] for values in self._read[level]]
 
 
-def read_values(rows: BureauRows, wanted: Ints, size: int, level: str, query: str) -> Ints:
-    """Return the values of some rows, int64 (wanted, size)."""
+def read_values(rows: BureauRows, wanted: Ints, size: int, level: str, what: str) -> Ints:
+    """Return the values of some rows, int64 (wanted, size); `what` names them in an error."""
     found = np.zeros((len(wanted), size), dtype=np.int64)
     line = rows.place[wanted]
     place = np.searchsorted(rows.starts, line, side="right") - 1
@@ -134,8 +136,8 @@ def read_values(rows: BureauRows, wanted: Ints, size: int, level: str, query: st
             lengths = offsets[at + 1] - offsets[at]
             if bool(np.any(lengths != size)):
                 raise FormatError(
-                    f"{level}.parquet: {int(lengths[lengths != size][0])} values in query {query!r}, "
-                    f"expected {size}."
+                    f"{level}.parquet: values in {what}: found {int(lengths[lengths != size][0])}, expected "
+                    f"{size}."
                 )
             found[lines] = flat[offsets[at][:, None] + np.arange(size)]
     return found
@@ -162,13 +164,13 @@ def _group_values(file: Path, stamp: tuple[int, int], group: int, level: str) ->
     """Return the flat values of one row group and where each row's begin."""
     column = one_array(open_parquet(file).read_row_group(group, columns=["value"]).column(0))
     if column.null_count:
-        raise FormatError(f"{level}.parquet: a row without values.")
+        raise FormatError(f"{level}.parquet: a row has no values.")
     offsets = np.asarray(column.offsets, dtype=np.int64)
     flat = np.asarray(column.values)
     with np.errstate(invalid="ignore"):  # a missing number is no whole one either
         whole = flat.astype(np.int64)
     if not np.array_equal(whole, flat):
-        raise FormatError(f"{level}.parquet: a noisy answer that is not a whole number.")
+        raise FormatError(f"{level}.parquet: a value that is missing or not a whole number.")
     return whole, offsets
 
 
@@ -194,8 +196,8 @@ def sum_values(
     found = [np.zeros((geounits, size), dtype=np.int64) for size in sizes]
     step = max(1, _VALUES_AT_ONCE // max((len(coarse) for coarse in padded), default=1))
     for file, start in zip(rows.files, rows.starts.tolist(), strict=False):
-        bounds = _row_groups(file, _stamp(file))
         with names_part(file), reading(file):
+            bounds = _row_groups(file, _stamp(file))
             opened = open_parquet(file)
             for group, (low, high) in enumerate(itertools.pairwise(bounds)):
                 line = start + low
@@ -207,7 +209,7 @@ def sum_values(
                     numbers = first + np.flatnonzero(geounit[first:last] >= 0)
                     wanted = rows.place[numbers] - line
                     if column.null_count and bool(np.asarray(column.is_null())[wanted].any()):
-                        raise FormatError(f"{level}.parquet: a row without values.")
+                        raise FormatError(f"{level}.parquet: a row has no values.")
                     offsets, flat = np.asarray(column.offsets), np.asarray(column.values)
                     for number, i in zip(numbers.tolist(), wanted.tolist(), strict=True):
                         name = int(rows.name[number])
@@ -223,6 +225,8 @@ def sum_values(
 
 def _check_values(values: npt.NDArray[Any], size: int, query: str, level: str) -> None:
     if len(values) != size:
-        raise FormatError(f"{level}.parquet: {len(values)} values in query {query!r}, expected {size}.")
+        raise FormatError(
+            f"{level}.parquet: values in query {query!r}: found {len(values)}, expected {size}."
+        )
     if values.dtype.kind == "f" and not np.array_equal(values, np.rint(values)):
-        raise FormatError(f"{level}.parquet: a noisy answer that is not a whole number.")
+        raise FormatError(f"{level}.parquet: a value that is missing or not a whole number.")

@@ -28,6 +28,7 @@ from opendas.files.nmf.bureau import (
     Progress,
     classes_of,
     index_rows,
+    name_geounit,
     read_bureau_levels,
 )
 from opendas.files.nmf.bureau_answers import BureauAnswers, BureauMargins, read_values
@@ -206,14 +207,14 @@ class BureauFile:
         """
         for level in noisy:
             if not level.queries:
-                log.warning("%s: no answer of this geolevel is in the file.", level.geolevel)
+                log.warning("%s: the file has no answers of %s.", level.geolevel, self.product.name)
         uneven = uneven_losses(self.spine, [level.losses.sum(axis=1)[level.which] for level in noisy])
         if uneven is not None:
             leaf, number, least, most = uneven
             log.warning(
                 "the noise of %s cannot come from one budget: rho above block %s is %.6g, and above others "
-                "%.6g. A part of %s.parquet/DPQuery is missing, or variances were changed; estimates use "
-                "what is there.",
+                "%.6g. See whether a part of %s.parquet/DPQuery is missing or variances were changed. "
+                "opendas interval uses what is there.",
                 self.product.name,
                 self.frame.geocodes[self.spine.leaf_order[leaf]].decode(),
                 least,
@@ -329,8 +330,8 @@ def _product(levels: Sequence[BureauLevel], name: str) -> Product:
         if shapes == {product.schema.shape}:
             return product
     raise FormatError(
-        f"{name}: detailed of shape {', '.join(str(shape) for shape in sorted(shapes)) or '(none)'}: this is "
-        f"none of {'; '.join(f'{product.name} {product.schema.shape}' for product in known)}."
+        f"{name}: shape of query 'detailed_dpq': found {' and '.join(map(str, sorted(shapes))) or 'none'}, "
+        f"expected that of one of {'; '.join(f'{product.name} {product.schema.shape}' for product in known)}."
     )
 
 
@@ -340,10 +341,7 @@ def _query(product: Product, name: str, shape: tuple[int, ...], level: str) -> Q
     try:
         query = product.workload.group(plain)
     except ConfigError as error:
-        raise FormatError(
-            f"{level}.parquet: query {name!r} is not a query group of {product.name}: these are "
-            "measurements of another plan."
-        ) from error
+        raise FormatError(f"{level}.parquet: query {name!r} of {product.name}: {error}") from error
     sizes = dict(zip(query.factors, query.shape, strict=True))
     positions = product.workload.positions
     expected = [1] * len(product.schema.shape)
@@ -363,7 +361,9 @@ def _without_nation(levels: tuple[BureauLevel, ...], totals: PublicTotals | None
     if len(states) >= _STATES or _have_all_people(levels, states, totals):
         return levels
     log.warning(
-        "%d of %d states are there: the measurements of the nation are left out.", len(states), _STATES
+        "State.parquet has %d of %d states (with DC): the nation's measurements are not used.",
+        len(states),
+        _STATES,
     )
     return levels[1:]
 
@@ -423,7 +423,7 @@ def _frame(spine: Spine) -> tuple[Frame, Spine]:
     order = np.argsort(geoid, kind="stable")
     if len(np.unique(geoid)) != len(geoid):
         twice = geoid[order][1:][geoid[order][1:] == geoid[order][:-1]][0]
-        raise FormatError(f"Block.parquet: block {twice.decode()} appears twice.")
+        raise FormatError(f"Block.parquet: two geocodes are of block {twice.decode()}.")
     leaf_order = np.empty(len(order), dtype=np.int64)
     leaf_order[order] = np.arange(len(order))
     states = len(np.unique(geoid.astype("S2")))
@@ -474,7 +474,10 @@ def _constraints(file: BureauFile, margin: Margin | None) -> tuple[ConstraintTab
             joint[number] = tied
         elif tied is not None:
             if number in totals and not np.array_equal(totals[number], tied):
-                raise FormatError(f"{level.folder}.parquet: total_con is not the total that is published.")
+                other = f" or {public.source}" if public is not None else ""
+                raise FormatError(
+                    f"{level.folder}.parquet: exact totals of total_con are not those of pl94_con{other}."
+                )
             totals[number] = tied
         _warn_unknown(level)
     if public is not None and at_leaf is not None and product.layout == "units":
@@ -482,9 +485,10 @@ def _constraints(file: BureauFile, margin: Margin | None) -> tuple[ConstraintTab
         if last in totals and not np.array_equal(totals[last][:, 0], at_leaf):
             wrong = int(np.flatnonzero(totals[last][:, 0] != at_leaf)[0])
             raise FormatError(
-                f"{public.source}: {at_leaf[wrong]} housing units in block "
-                f"{file.frame.geocodes[spine.leaf_order[wrong]].decode()}, and {totals[last][wrong, 0]} in "
-                "the measurement file. Both are exact, so that the two files do not belong together."
+                f"{public.source}: housing units of block "
+                f"{file.frame.geocodes[spine.leaf_order[wrong]].decode()}: {at_leaf[wrong]} here, "
+                f"{totals[last][wrong, 0]} in the measurement file. Both are exact: the two files do not "
+                "belong together."
             )
         totals[last] = at_leaf[:, None]
     held, invariants = _exact_answers(file, own.workload.group("total"), totals)
@@ -515,9 +519,10 @@ def _exact_answers(
     invariant, sums = Invariant(query.name, spine.names[lowest]), answers[lowest]
     for number in range(lowest, -1, -1):
         if number in answers and not np.array_equal(answers[number], sums):
+            other = "" if file.totals is None else f", or {file.totals.source} is of another census"
             raise FormatError(
-                f"{levels[number].folder}.parquet: exact {_EXACT[query.name]} are not the sums of those of "
-                f"{levels[lowest].folder}.parquet."
+                f"{levels[number].folder}: exact {_EXACT[query.name]} are not the sums of those of "
+                f"{levels[lowest].folder}. See whether a part of the file is missing{other}."
             )
         held[number] = (InvariantAnswers(invariant.name, query, sums),)
         if number:
@@ -562,8 +567,8 @@ def _tied_totals(
         if given is not None and whole is not None and not np.array_equal(given, whole):
             wrong = int(np.flatnonzero(given != whole)[0])
             raise FormatError(
-                f"{public.source}: {given[wrong]:,} people in state {codes[wrong]}, and {whole[wrong]:,} in "
-                "pl94_con of State.parquet. Both are exact, so that the two files do not belong together."
+                f"{public.source}: people of state {codes[wrong]}: {given[wrong]:,} here, {whole[wrong]:,} "
+                "in pl94_con of State.parquet. Both are exact: the two files do not belong together."
             )
         whole = given if given is not None else whole
     if whole is None:
@@ -590,8 +595,14 @@ def _bounds(level: BureauLevel, rows: Ints, housing: Ints | None) -> tuple[Ints,
             upper[:] = 0
             np.add.at(upper.T, rows, found[1].T)
             upper[(found[1] < 0).any(axis=1)] = UNBOUNDED
-    if bool(np.any(lower > upper)):
-        raise FormatError(f"{level.folder}.parquet: a lower bound above its upper bound.")
+    wrong = np.flatnonzero((lower > upper).any(axis=1))
+    if len(wrong):
+        none = housing is not None and housing[wrong[0]] == 0
+        raise FormatError(
+            f"{level.folder}.parquet: a lower bound above its upper bound at "
+            f"{name_geounit(level.geocodes[wrong[0]])}"
+            f"{', which the totals give no housing units' if none else ''}."
+        )
     return lower, upper
 
 
@@ -603,9 +614,10 @@ def _values(level: BureauLevel, name: str, size: int) -> Ints | None:
     chosen = np.flatnonzero(rows.name == rows.names.index(name))
     position = level.places(rows.geocode[chosen])
     if len(np.unique(position)) != len(position):
-        raise FormatError(f"{level.folder}.parquet: a geocode appears twice with constraint {name!r}.")
+        twice = name_geounit(level.geocodes[np.bincount(position).argmax()])
+        raise FormatError(f"{level.folder}.parquet: {twice} appears twice with constraint {name!r}.")
     found = np.full((len(level.geocodes), size), -1, dtype=np.int64)
-    found[position] = read_values(rows, chosen, size, level.folder, name)
+    found[position] = read_values(rows, chosen, size, level.folder, f"constraint {name!r}")
     return found
 
 
@@ -622,4 +634,4 @@ def _warn_unknown(level: BureauLevel) -> None:
         if not re.fullmatch(r"relgq\d+_.*_con", name)  # the edits of ages, which the product declares
     )
     if others:
-        log.warning("%s: constraints %s are not used.", level.folder, ", ".join(others))
+        log.warning("%s.parquet/Constraint: not used: %s.", level.folder, ", ".join(others))

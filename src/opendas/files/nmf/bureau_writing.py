@@ -118,33 +118,33 @@ def write_bureau_file(tree: NoisyTree, folder: Path, companion: NoisyTree | None
     laws = {type(law) for level in measured for kind in level.laws for law in kind if law is not None}
     if laws - {DiscreteGaussian}:
         raise ConfigError(
-            "the published layout says the variance of the noise and nothing else, and its readers take it "
-            "for Gaussian; this release has discrete Laplace noise."
+            "the published layout states no more of the noise than its variance, and readers take it for "
+            "Gaussian; this release has discrete Laplace noise. opendas export --format long takes it."
         )
     if any(np.float32(level.variances.min(initial=1.0)) == 0 for level in measured):
         raise ConfigError(
             "the published layout states variances in single precision, in which the smallest of this "
-            "release is zero, as of exact counts. opendas export --format long states them whole."
+            "release is zero, as if counts were exact. opendas export --format long keeps double precision."
         )
     if product.layout not in PRODUCTION_LAYOUTS:
         raise ConfigError(
-            f"{product.name} has no published layout of measurements that is known here; pl94-persons, "
-            "pl94-units, dhc-persons and dhc-units have."
+            f"{product.name} has no published layout of measurements; pl94-persons, pl94-units, dhc-persons "
+            "and dhc-units have one."
         )
     if (product.companion is None) != (companion is None):
-        raise ConfigError(f"{product.name} is published together with its second histogram, if it has one.")
+        raise ConfigError(f"{product.name}: give its second histogram if it has one, and only then.")
     if companion is not None:
         other = {query.name for level in companion.levels for query in level.queries} - {"detailed"}
         if other:
             raise ConfigError(
-                f"{companion.product.name}: query {min(other)!r} has no name in the published layout, in "
-                "which all units are asked by tenvacgq alone."
+                f"{companion.product.name}: query {min(other)!r} has no name in the published layout, whose "
+                "only query of all units is tenvacgq."
             )
     levels = [i for i, level in enumerate(tree.spine.levels) if level.name != "root"]
     unknown = [name for name in (tree.spine.names[i] for i in levels) if name not in FOLDERS]
     if unknown:
         raise ConfigError(
-            f"geolevel {unknown[0]!r} is none of the published layout, which has {', '.join(FOLDERS)}."
+            f"geolevel {unknown[0]!r} is not in the published layout, which has {', '.join(FOLDERS)}."
         )
     codes = bureau_geocodes(tree)
     written: list[Path] = []

@@ -126,4 +126,6 @@ def product_from_json(value: Mapping[str, Any]) -> Product:
             linear=tuple(LinearConstraint(**one) for one in value.get("constraints", ())),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise FormatError("the description of the product in the file's metadata is incomplete.") from error
+        raise FormatError(
+            "the description of the product in the file's metadata is incomplete or wrong."
+        ) from error

@@ -81,7 +81,8 @@ def check_states(level: BureauLevel, totals: Mapping[str, int], what: str, sourc
             size = int(sizes[rows.shape[row]])
             if size > _MOST_ROWS or rows.names[rows.name[row]] == "tenvacgq_dpq":
                 continue
-            answers = read_values(rows, np.array([row]), size, level.folder, rows.names[rows.name[row]])
+            query = f"query {rows.names[rows.name[row]]!r}"
+            answers = read_values(rows, np.array([row]), size, level.folder, query)
             values.append(float(answers.sum()))
             weights.append(float(1 / DiscreteGaussian.of_variance(float(rows.variance[row])).sigma2) / size)
         if not values:
@@ -96,6 +97,6 @@ def check_states(level: BureauLevel, totals: Mapping[str, int], what: str, sourc
             raise FormatError(
                 f"{source}: {totals[state]:,} {what} in state {state}, and its measurements say "
                 f"{value:,.0f}, which is more than {int(apart):,} standard deviations away: more than "
-                "chance. The totals and the measurements are of two censuses, or of two files that do not "
-                "belong together."
+                "chance. See whether both are of one census, and whether a part of the measurements is "
+                "missing."
             )

@@ -43,7 +43,7 @@ class Answers:
 
     def __post_init__(self) -> None:
         if len(self.offsets) != len(self.variance) + 1 or self.offsets[-1] != len(self.values):
-            raise FormatError("offsets, values and variances of noisy answers do not fit.")
+            raise FormatError("noisy answers: the numbers of values, offsets and variances do not agree.")
         if self.cells is not None and len(self.cells) != len(self.values):
             raise FormatError("noisy answers need one cell per value.")
 
@@ -152,8 +152,8 @@ def measurement_metadata(plan: MeasurementPlan, level: int, *, stored: str) -> d
 
 def _check_metadata(metadata: Mapping[str, Any]) -> None:
     """Look at all that is read later; what is missing or of another type raises an error of Python."""
-    for name in ("geolevel", "mechanism", "neighbours", "product", "stored"):
-        if metadata[name] is None:
+    for name in ("geolevel", "mechanism", "neighbours", "order", "product", "stored"):
+        if metadata[name] in (None, []):
             raise ValueError(name)
     Fraction(str(metadata["geolevel_share"]))
     for query in metadata["order"]:
@@ -170,7 +170,7 @@ class MeasurementFile:
         self.path = path
         self.metadata: Mapping[str, Any] = read_metadata(path)
         if self.metadata.get("format") != FORMAT:
-            raise FormatError(f"{path.name}: no noisy measurement file of opendas.")
+            raise FormatError(f"{path.name}: format {self.metadata.get('format')!r}, expected {FORMAT!r}.")
         try:
             _check_metadata(self.metadata)
         except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
@@ -179,8 +179,10 @@ class MeasurementFile:
         self.queries: tuple[str, ...] = tuple(self.metadata["order"])
         self._file = open_parquet(path, memory_map=True)
         sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.metadata.num_row_groups)]
-        if not self.queries or any(size % len(self.queries) for size in sizes):
-            raise FormatError(f"{path.name}: not every geounit has a row for every query group.")
+        if any(size % len(self.queries) for size in sizes):
+            raise FormatError(
+                f"{path.name}: expected in a row group a row for every query group of its geounits."
+            )
         geounits = np.array(sizes, dtype=np.int64) // len(self.queries)
         self._starts = np.concatenate([[0], np.cumsum(geounits)]).astype(np.int64)
 
@@ -196,7 +198,9 @@ class MeasurementFile:
                 raise FormatError(f"{self.path.name}: a row without a geocode.")
             rows = to_bytes(column).reshape(-1, len(self.queries))
             if not bool(np.all(rows == rows[:, :1])):
-                raise FormatError(f"{self.path.name}: not every geounit has a row for every query group.")
+                raise FormatError(
+                    f"{self.path.name}: expected the rows of a geounit together, one for every query group."
+                )
             return np.ascontiguousarray(rows[:, 0])
 
     def check_words(self) -> None:
@@ -208,7 +212,9 @@ class MeasurementFile:
                 query = pc.index_in(table.column("query"), pa.array(self.queries))
                 wanted = np.arange(len(self.queries))
                 if geolevel.null_count or not np.all(np.asarray(query).reshape(-1, len(wanted)) == wanted):
-                    raise FormatError(f"{self.path.name}: a row names another geolevel or query group.")
+                    raise FormatError(
+                        f"{self.path.name}: a row names another geolevel or query group than expected."
+                    )
 
     @cached_property
     def product(self) -> Product:
@@ -238,7 +244,8 @@ class MeasurementFile:
     def _query(self, query: str) -> Mapping[str, Any]:
         if query not in self.metadata["queries"]:
             raise FormatError(
-                f"{self.path.name}: query group {query!r} was not measured; it has {', '.join(self.queries)}."
+                f"{self.path.name}: the metadata do not describe query group {query!r}, only "
+                f"{', '.join(self.metadata['queries']) or 'none'}."
             )
         entry: Mapping[str, Any] = self.metadata["queries"][query]
         return entry
@@ -247,7 +254,7 @@ class MeasurementFile:
         """Return the answers of geounits ``start:stop`` for every query group."""
         stop = len(self) if stop is None else stop
         if not 0 <= start <= stop <= len(self):
-            raise FormatError(f"{self.path.name}: geounits {start} to {stop} of {len(self)} were asked for.")
+            raise FormatError(f"{self.path.name}: geounits {start}:{stop} are needed; it has {len(self)}.")
         with reading(self.path):
             return self._read(start, stop)
 

@@ -103,19 +103,20 @@ class FileSummary:
         found = []
         exact = {name for level in self.levels for name in level.exact}
         top = self.levels[0].geolevel
-        if self.product.layout in ("persons", "dhc-persons") and not exact & {"total", "pl94"}:
+        counts_people = self.product.layout in ("persons", "dhc-persons")
+        if counts_people and self.layout == "census-bureau" and not exact & {"total", "pl94"}:
             found.append(
-                "totals of states, exact by policy: they stand in published tables; give them by --totals"
+                "totals of states: where a published table has them exactly, opendas interval and estimate "
+                "take it by --totals"
             )
         if top != "us" and self.layout == "census-bureau":
             found.append("measurements of the nation: they are about all states, and not read here")
         for level in self.levels:
             unasked = len(level.which) - int(np.count_nonzero(level.spent))
             if unasked:
-                or_else = "; or the folder DPQuery is missing" if unasked == len(level.which) else ""
                 found.append(
                     f"{level.geolevel}: {unasked:,} of {len(level.which):,} geounits were not asked "
-                    f"(bypassed: their budget is a level higher or lower{or_else})"
+                    "(bypassed, or the geolevel has no budget, or their measurements are missing)"
                 )
         if self.layout == "census-bureau":
             found.append("places and districts: a block's code tells state, county, tract and block group")
@@ -130,9 +131,10 @@ class FileSummary:
             return []
         leaf, level, least, most = uneven
         return [
-            f"rho on the way to leaf {self.spine.leaf.geocodes[leaf].decode()} is {least:.6g}, to others "
-            f"{most:.6g}: one budget gives all the same. They differ most at {self.levels[level].geolevel}: "
-            "variances were changed, or a part of the file is missing"
+            f"rho on the way to leaf {self.spine.leaf.geocodes[leaf].decode()} is {least:.6g}, to others up "
+            f"to {most:.6g}: one budget gives all the same. They differ most at "
+            f"{self.levels[level].geolevel}: see whether a part of the file is missing or variances "
+            "were changed"
         ]
 
     def to_dict(self, tables: Sequence[str], budgets: Mapping[str, Fraction]) -> dict[str, Any]:

@@ -160,7 +160,7 @@ class MeasurementWriter:
             schema=MEASUREMENT_SCHEMA,
         )
         if self._sink is None:
-            raise FormatError("a measurement writer is used as a context manager.")
+            raise FormatError("use a measurement writer as a context manager.")
         self._sink.write(table)
 
 
