@@ -184,7 +184,7 @@ def test_the_forecast_is_on_the_screen_before_the_estimate(
     said = capsys.readouterr()
     json.loads(said.out)
     assert said.err.index("expected: ") < said.err.index("estimating")
-    assert "warning: 1 MB of memory are available" in said.err
+    assert "warning: 1 MB of memory is available" in said.err
     assert any(line["event"] == "note" and "1 MB" in line["message"] for line in log_of(out).lines)
     assert guarded(cli, ["plan", str(run_file), "--json"]) == 0
     forecast = json.loads(capsys.readouterr().out)["forecast"]

@@ -105,7 +105,7 @@ def test_replicates_that_are_missing_or_of_others_are_refused(tmp_path: Path) ->
     base = od.PublishedMicrodata(tmp_path / "ppmf.csv")
     with pytest.raises(ConfigError, match="there are no replicates"):
         base.margin("P1", geolevel="tract")
-    with pytest.raises(ConfigError, match="0 replicates"):
+    with pytest.raises(ConfigError, match="0 of two or more replicates"):
         base.take_replicates(folder)
     for number in (1, 3):
         write(folder / f"ppmf{number}", number, "pl94", "csv")

@@ -87,7 +87,7 @@ def check_cells(product: Product) -> None:
     nearest = fits if _cells(kept) * CELL_MB <= room and _cells(kept) <= TIMED_CELLS else "Join levels"
     raise EnvironmentFailure(
         f"product {product.name!r} has {cells:,} cells, and a run holds arrays as long as all of them: about "
-        f"{size_text(cells * CELL_MB)}, where {size_text(room)} of memory are available. Nothing was drawn. "
+        f"{size_text(cells * CELL_MB)}, where {size_text(room)} of memory is available. Nothing was drawn. "
         f"{nearest}, or make two releases of fewer attributes each."
     )
 

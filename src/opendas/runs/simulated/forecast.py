@@ -506,7 +506,7 @@ def check_room(forecast: Forecast, out: Path) -> tuple[str, ...]:
     if memory < forecast.memory_mb:
         fewer = " Fewer --workers need less." if forecast.workers > 1 else ""
         warnings.append(
-            f"{size_text(memory)} of memory are available, and the run needs about "
+            f"{size_text(memory)} of memory is available, and the run needs about "
             f"{size_text(forecast.memory_mb)}.{fewer}"
         )
     return tuple(warnings)
@@ -537,5 +537,5 @@ def check_families(plan: MeasurementPlan, records: float) -> None:
         f"query group {query.name} at geolevel {below}: the {family.children:,} children of one {above} are "
         f"estimated together, from about {answers:,} noisy answers of this group. With what the estimate "
         f"needs beside them that is about {size_text(family.bytes / 2**20)}, where "
-        f"{size_text(memory / 2**20)} of memory are available: nothing was drawn. {nearest}."
+        f"{size_text(memory / 2**20)} of memory is available: nothing was drawn. {nearest}."
     )

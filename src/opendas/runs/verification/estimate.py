@@ -198,8 +198,7 @@ def _compare(released: ReleasedProduct, leaves: Callable[[Ints], Histogram]) -> 
         code, here, there = first
         raise CheckFailed(
             f"the microdata are not what the measurements give: {differing} of {len(released.frame)} leaves "
-            f"differ. The first is {code}, with {here} records in the release and {there} when "
-            "estimated again."
+            f"differ. The first is {code}. Its records: {here} in the release, {there} when estimated again."
         )
 
 
