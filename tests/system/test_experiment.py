@@ -192,6 +192,22 @@ def test_huge_and_negative_answers_are_rounded_into_the_constraints(run: od.Run)
         assert (held["value"] == 0).all()
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"plans": [None, DETAILED]}, "shares need a name"),
+        ({"plans": "us2020-persons"}, r"plans: give a list, \['us2020-persons'\]"),
+        ({"rhos": "1/2"}, "losses: give a list"),
+        ({"estimators": "topdown"}, "estimators: give a list"),
+        ({"estimators": [Thrifty]}, r"Thrifty is a class. Give an object: Thrifty\(\)"),
+        ({"seeds": 0}, "seeds: give 1 or more"),
+    ],
+)
+def test_what_would_be_misunderstood_is_refused(run: od.Run, given: dict, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        od.experiment(run, workers=1, **{"seeds": 1, **given})
+
+
 def test_an_estimator_cannot_change_what_was_measured(run: od.Run) -> None:
     with pytest.raises(ValueError, match="read-only"):
         od.experiment(run, seeds=1, estimators=[Meddling()], workers=1)

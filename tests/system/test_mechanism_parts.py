@@ -150,6 +150,28 @@ def test_what_spends_too_much_is_refused_before_a_key_exists(
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("16.0 *", "0.0 *", "states a variance of 0.0"),
+        ("16.0 *", "math.nan *", "states a variance of nan"),
+        ("16.0 *", "1 / 0 *", "variance failed with ZeroDivisionError"),
+        ("32 * self.times(rho)", "-3", "states a margin of -3"),
+        ("rho * 1", "rho.loss", "spends failed with AttributeError"),
+    ],
+)
+def test_what_is_stated_wrongly_is_refused_before_there_is_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, said: str
+) -> None:
+    folder = install_mechanism(tmp_path / "site")
+    module = folder / "dummy_mechanism.py"
+    module.write_text(module.read_text().replace(old, new, 1))
+    see(monkeypatch, folder)
+    with pytest.raises(PrivacyError, match=said):
+        od.release(od.load(write_mini(tmp_path / "data", run=BINOMIAL)), tmp_path / "out", workers=1)
+    assert not [*(tmp_path / "out").rglob("*.key"), *(tmp_path / "out").rglob("ledger.jsonl")]
+
+
+@pytest.mark.parametrize(
     ("fault", "said"),
     [
         ("raise ValueError(f'secret {exact.tolist()}')", "failed with ValueError"),

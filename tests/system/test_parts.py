@@ -15,7 +15,7 @@ from system.test_release_wall import check_same_bytes_by_workers, check_same_rel
 import opendas as od
 from opendas.cli.main import cli
 from opendas.custody.stamps import UNPROVEN_PART
-from opendas.errors import ConfigError
+from opendas.errors import ConfigError, EstimationError
 from opendas.parts import ESTIMATORS, GROUPS, MECHANISMS
 from opendas.runs.context.run import load
 from opendas.runs.options import RunOptions
@@ -71,6 +71,34 @@ def test_with_an_argument_there_is_no_stamp(tmp_path: Path, monkeypatch: pytest.
     assert run["parts"][0]["proof"] == ARGUMENT
     assert UNPROVEN_PART not in run["stamps"]
     assert failed(made) == {}
+
+
+def test_a_blank_argument_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    see(monkeypatch, install_estimator(tmp_path / "site", proof="  "))
+    od.release(od.load(write_mini(tmp_path, run=PLAIN)), tmp_path / "out")
+    assert UNPROVEN_PART in certified(tmp_path / "out")["stamps"]
+
+
+def test_a_failure_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = install_estimator(tmp_path / "site")
+    module = folder / "dummy_estimator.py"
+    module.write_text(module.read_text().replace("for query in data.answers:", "for query in data.nothing:"))
+    see(monkeypatch, folder)
+    said = "estimator plain of the package dummy-estimator failed with AttributeError for family"
+    with pytest.raises(EstimationError, match=said):
+        od.release(od.load(write_mini(tmp_path, run=PLAIN)), tmp_path / "out", workers=1)
+
+
+def test_a_part_that_cannot_be_loaded_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = install_estimator(tmp_path / "site")
+    (folder / "dummy_estimator.py").write_text("raise SystemExit\n")
+    see(monkeypatch, folder)
+    run = od.load(write_mini(tmp_path / "data", run=PLAIN))
+    for path in (tmp_path / "data").glob("*.parquet"):
+        path.unlink()  # refused before the input is read
+    with pytest.raises(ConfigError, match="cannot be loaded: SystemExit"):
+        od.release(run, tmp_path / "out")
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
 
 
 def test_without_the_package_the_release_verifies_and_is_not_derived_again(
@@ -147,6 +175,8 @@ def test_nobody_takes_the_place_of_ours(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch, install(tmp_path / "site", "thief", "1", {"dummy_estimator": "raise SystemExit"}, points)
     )
     assert find_estimator("topdown").origin is None
+    answer = CliRunner().invoke(cli, ["list", "--json"], obj={})
+    assert json.loads(answer.stdout)["estimators"]["topdown"].startswith("the TopDown Algorithm")
     out = tmp_path / "out"
     release(load(write_mini(tmp_path)), out, RunOptions(seed=1))
     assert "parts" not in certified(out)

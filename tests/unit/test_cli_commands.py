@@ -309,14 +309,16 @@ def test_account_says_of_a_rho_what_an_attacker_can_do() -> None:
 def test_list_names_everything_a_run_file_may_name() -> None:
     from opendas.budget.presets import preset_names
     from opendas.geography.recipe import NAMED_SPINES
-    from opendas.parts import ESTIMATORS, names_of_parts
+    from opendas.parts import ESTIMATORS, WORKLOADS, names_of_parts
     from opendas.runs.config.model import InputSection
+    from opendas.schema.workloads import OWN_WORKLOADS
     from opendas.topdown.model import OWN_ESTIMATORS
 
     known = json.loads(invoke("list", "--json")[1])
     assert tuple(known["readers"]) == get_args(InputSection.model_fields["reader"].annotation)
     assert tuple(known["spines"]) == tuple(NAMED_SPINES)
     assert set(known["estimators"]) == {*OWN_ESTIMATORS, *names_of_parts(ESTIMATORS)}
+    assert set(known["workloads"]) == {*OWN_WORKLOADS, *names_of_parts(WORKLOADS)}
     assert tuple(known["presets"]) == preset_names()
     assert set(known["products"]) >= {"pl94-persons", "pl94-units"}
     _, out, _ = invoke("list")

@@ -49,6 +49,10 @@ _ESTIMATORS = {
     "block-by-block": "each leaf on its own (TopDown paper, Appendix A)",
 }
 
+_WORKLOADS = {
+    "prefixes": "the first level and the rest, the first two and the rest, and so on",
+    "dyadic": "halves of the levels, quarters, and so on down to ranges of two",
+}
 _MECHANISMS = {
     "discrete-gaussian": "discrete Gaussian noise under zCDP",
     "discrete-laplace": "discrete Laplace noise under pure differential privacy",
@@ -57,7 +61,10 @@ _MECHANISMS = {
 
 def _all_choices() -> dict[str, dict[str, str]]:
     from opendas.budget.presets import preset, preset_names
-    from opendas.parts import ESTIMATORS, MECHANISMS, names_of_parts
+    from opendas.parts import ESTIMATORS, MECHANISMS, WORKLOADS, names_of_parts
+
+    def with_others(own: dict[str, str], group: str) -> dict[str, str]:
+        return own | {name: "of another package" for name in names_of_parts(group) if name not in own}
 
     return {
         "products": _PRODUCTS,
@@ -65,15 +72,16 @@ def _all_choices() -> dict[str, dict[str, str]]:
         "readers": _READERS,
         "spines": _SPINES,
         "engines": _ENGINES,
-        "estimators": _ESTIMATORS | dict.fromkeys(names_of_parts(ESTIMATORS), "of another package"),
-        "mechanisms": _MECHANISMS | dict.fromkeys(names_of_parts(MECHANISMS), "of another package"),
+        "estimators": with_others(_ESTIMATORS, ESTIMATORS),
+        "mechanisms": with_others(_MECHANISMS, MECHANISMS),
+        "workloads": with_others(_WORKLOADS, WORKLOADS),
     }
 
 
 @click.command("list")
 @json_option
 def list_command(as_json: bool) -> None:
-    """List products, budget presets, readers, spines, engines, estimators and mechanisms.
+    """List products, presets, readers, spines, engines, estimators, mechanisms and workloads.
 
     Example: opendas list
     """

@@ -126,7 +126,7 @@ def outside_part(group: str, name: str, own: Collection[str]) -> tuple[Any, Orig
     try:
         part = point.load()
         part = part() if isinstance(part, type) else part
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{group}: {name!r} of the package {_package(point)} cannot be loaded: {type(error).__name__}: "
             f"{error}."
@@ -146,4 +146,4 @@ def origin_of(group: str, name: str, part: Any, point: EntryPoint | None = None)
         version = "" if point is None or point.dist is None else point.dist.version
     except PackageNotFoundError:
         version = ""
-    return Origin(group, name, package, version, proof)
+    return Origin(group, name, package, version, proof.strip())

@@ -248,6 +248,7 @@ def _begin(space: Workspace, run: Run, command: str, options: RunOptions) -> Ite
             "others do not have the object and could not derive the release again. Install it as a package "
             "with an entry point, or use od.experiment."
         )
+    _ = run.parts  # those that cannot be loaded are refused before the input is read
     with open_act(space, run.product.name, command, options, options.workers) as act:
         act.finish_ending(partial(_issue, space))
         yield act

@@ -205,27 +205,42 @@ class StatedNoise:
     @property
     def variance(self) -> float:
         """As its package states."""
-        value = float(find_mechanism(self.mechanism)[0].variance(self.rho))
-        if not 0 <= value < float("inf"):
-            raise PrivacyError(f"{self.mechanism} states a variance of {value}.")
+        try:
+            value = float(find_mechanism(self.mechanism)[0].variance(self.rho))
+        except Exception as error:
+            raise PrivacyError(f"{self.mechanism}: variance failed with {type(error).__name__}.") from error
+        if not 0 < value < float("inf"):
+            raise PrivacyError(
+                f"{self.mechanism} states a variance of {value}; it must be positive and finite."
+            )
         return value
 
     def margin(self, confidence: Fraction) -> int:
         """As its package states."""
-        return int(find_mechanism(self.mechanism)[0].margin(self.rho, confidence))
+        try:
+            value = int(find_mechanism(self.mechanism)[0].margin(self.rho, confidence))
+        except Exception as error:
+            raise PrivacyError(f"{self.mechanism}: margin failed with {type(error).__name__}.") from error
+        if value < 0:
+            raise PrivacyError(f"{self.mechanism} states a margin of {value}; it must not be negative.")
+        return value
 
     def tail_length(self, bits: int) -> int:
         """Return 0: its draws need no table of ours."""
         return 0
 
     def check(self) -> None:
-        """Refuse a mechanism that spends more than it is granted, before a key exists."""
-        spent = find_mechanism(self.mechanism)[0].spends(self.rho)
+        """Refuse what its package states of loss, variance and margin, before a key exists."""
+        try:
+            spent = find_mechanism(self.mechanism)[0].spends(self.rho)
+        except Exception as error:
+            raise PrivacyError(f"{self.mechanism}: spends failed with {type(error).__name__}.") from error
         if not isinstance(spent, Fraction | int) or isinstance(spent, bool) or not 0 < spent <= self.rho:
             raise PrivacyError(
                 f"{self.mechanism} states that it spends {spent} of rho {self.rho}; it must state an "
                 "exact number above 0 and not above what it is granted."
             )
+        _ = self.variance, self.margin(Fraction(9, 10))
 
     def answers(self, exact: Ints, words: KeyedWords) -> Ints:
         """Return the noisy answers of one query group at one geounit, int64 (m,)."""

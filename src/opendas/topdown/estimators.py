@@ -48,6 +48,7 @@ class _Checked:
     """An estimator of another package: its answers are checked, and made feasible if they are not."""
 
     estimator: Estimator
+    package: str = ""  # where it is installed; empty for an object of a program
 
     @property
     def name(self) -> str:
@@ -55,12 +56,22 @@ class _Checked:
 
     def fit(self, data: FamilyData) -> Floats:
         shape = (len(data.family.tie_keys), len(data.family.support))
-        answer = np.asarray(self.estimator.fit(data))
+        try:
+            answer = np.asarray(self.estimator.fit(data))
+        except Exception as error:
+            if not self.package:
+                raise
+            raise EstimationError(
+                f"the estimator {self.name} of the package {self.package} failed with {type(error).__name__} "
+                f"for family {data.family.label}. od.experiment on synthetic data, with an object of its "
+                "class, shows the traceback."
+            ) from error
         if answer.shape != shape or answer.dtype.kind not in "iuf" or not np.isfinite(answer).all():
+            finite = answer.dtype.kind not in "iuf" or bool(np.isfinite(answer).all())
             raise EstimationError(
                 f"the estimator {self.name} answers with {answer.dtype} of shape {answer.shape} for family "
-                f"{data.family.label}. It must answer with finite real numbers of shape {shape}: the records "
-                "of each child in each cell."
+                f"{data.family.label}{'' if finite else ', some of it infinite or NaN'}. It must answer with "
+                f"finite real numbers of shape {shape}: the records of each child in each cell."
             )
         data.progress.methods.append(self.name)
         values = np.clip(answer.astype(np.float64), 0.0, _upper_bounds(data))
@@ -110,7 +121,9 @@ def find_estimator(given: str | Estimator) -> RunEstimator:
         if given in OWN_ESTIMATORS:
             return RunEstimator(given, OURS[given])
         part, origin = outside_part(ESTIMATORS, given, OWN_ESTIMATORS)
-        return RunEstimator(given, _Checked(_estimator(part, given)), origin)
+        return RunEstimator(given, _Checked(_estimator(part, given), origin.package), origin)
+    if isinstance(given, type):
+        raise ConfigError(f"the estimator {given.__name__} is a class. Give an object: {given.__name__}().")
     name = getattr(given, "name", None)
     if not isinstance(name, str) or not name.isprintable() or not name.strip():
         raise ConfigError("an estimator must have a name, one line of text, and a method fit.")

@@ -147,7 +147,8 @@ def _part(name: str, group: str, own: Sequence[str]) -> str:
     """Return the name of a part, ours or of another package; packages are looked for where it is not ours."""
     if name in own or name in (others := names_of_parts(group)):
         return name
-    raise PydanticCustomError("part", "{rule}", {"rule": not_one_of(name, (*own, *others))})
+    known = tuple(dict.fromkeys((*own, *others)))
+    raise PydanticCustomError("part", "{rule}", {"rule": not_one_of(name, known)})
 
 
 def _frame(value: object, info: ValidationInfo) -> str | MemoryTable:

@@ -187,13 +187,20 @@ def experiment(
     if others is not None:
         spends = mechanism.loss_name
         raise ConfigError(f"the mechanism {mechanism} spends {spends}: give {spends}s.")
+    for word, several in (("losses", losses), ("estimators", estimators), ("plans", plans)):
+        if isinstance(several, str):
+            raise ConfigError(f"{word}: give a list, [{several!r}].")
     if plans is None:
         plans = {"run": None}
     elif not isinstance(plans, Mapping):
-        plans = {plan if isinstance(plan, str) else "run": plan for plan in plans}
+        if any(isinstance(plan, Mapping) for plan in plans):
+            raise ConfigError('plans: shares need a name in the frame. Give a dictionary, {"even": shares}.')
+        plans = {"run" if plan is None else plan: plan for plan in plans}
     variants = _variants(run, losses, plans, estimators)
     given = range(seeds) if isinstance(seeds, int | np.integer) else seeds
     wanted = list(dict.fromkeys(int(seed) if isinstance(seed, np.integer) else seed for seed in given))
+    if not wanted:
+        raise ConfigError("seeds: give 1 or more.")
     belongs = "" if state is None else belongs_to(run, f"entities {entities}")
     path = None if state is None else Path(state)
     finished = FinishedRuns(lambda rows: [(a, b, c, n, value) for a, b, c, n, value in rows], path, belongs)
