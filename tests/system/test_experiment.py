@@ -237,7 +237,7 @@ def test_with_is_what_the_run_file_would_say(tmp_path: Path) -> None:
     [
         ({"rho": 0.5}, ConfigError, "binary floating-point"),
         ({"epsilon": "1"}, BudgetError, "epsilon"),
-        ({"estimator": "guess"}, ConfigError, "the choices are"),
+        ({"estimator": "guess"}, ConfigError, "posterior; found 'guess'"),
         ({"estimator": "block-by-block"}, ConfigError, "drop_invariants"),
         ({"estimator": object()}, ConfigError, "estimator"),
         ({"plan": {"rho": "1", "milp": True}}, ConfigError, "milp"),

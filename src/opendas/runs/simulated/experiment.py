@@ -193,9 +193,12 @@ def experiment(
     if plans is None:
         plans = {"run": None}
     elif not isinstance(plans, Mapping):
-        if any(isinstance(plan, Mapping) for plan in plans):
-            raise ConfigError('plans: shares need a name in the frame. Give a dictionary, {"even": shares}.')
-        plans = {"run" if plan is None else plan: plan for plan in plans}
+        named: dict[str, Plan] = {}
+        for plan in plans:
+            if isinstance(plan, Mapping):
+                raise ConfigError('plans: shares need a name. Give a dictionary, {"even": shares}.')
+            named["run" if plan is None else plan] = plan
+        plans = named
     variants = _variants(run, losses, plans, estimators)
     given = range(seeds) if isinstance(seeds, int | np.integer) else seeds
     wanted = list(dict.fromkeys(int(seed) if isinstance(seed, np.integer) else seed for seed in given))
