@@ -1,4 +1,4 @@
-"""Made census records in the record classes of the Census Bureau's own reader.
+"""Synthetic census records in the record classes of the Census Bureau's own reader.
 
     python experiments/cef_records.py --checkout CHECKOUT [--blocks 400]
 

@@ -6,7 +6,7 @@ Rhode Island 2010, persons, the production's shares, every sixteenth block group
 absolute error, in percent of that of ``informed``, with standard errors over block groups.
 
 ``posterior`` is the release. ``oracle`` has the posterior's prior with the concentrations and sizes of the
-true tables, which no estimator may know, and chooses its table anew for every query group: of each row the
+true tables, which no estimator may know, and chooses another table for every query group: of each row the
 same quantile in all blocks, such that they add up to the block group. Both on the ``census``, and on tables
 ``drawn`` from the oracle's prior and measured again. There no estimator does better than the oracle, but
 for the number of its draws.

@@ -27,6 +27,7 @@ def test_reprs_are_short_and_tables_are_tables(made: tuple[od.Run, od.Release]) 
     shown = (run, od.plan(run), release, table, od.describe_spine(run), od.allocate_run(run))
     said = (od.account(run), od.NoisyFile(release.path), od.compare(release, release), *od.advise(run))
     said += (od.account(rho=1), od.discrete_gaussian(3), od.evaluate(release, truth=run, save=False))
+    said += (run.product, run.budget, run.plan, run.spine, run.frame, run.read())
     for each in (*shown, *said):
         assert len(repr(each)) < 300
         assert "object at 0x" not in repr(each)
@@ -36,7 +37,8 @@ def test_reprs_are_short_and_tables_are_tables(made: tuple[od.Run, od.Release]) 
         assert page.startswith("<table>")
         assert page.count("<tr>") <= 1 + max(10, len(od.plan(run).rows))
     assert "region > town > block" in repr(run)
-    assert "confidential" in repr(said[-1])
+    assert "confidential" in repr(said[-7])  # an evaluation
+    assert "confidential" in repr(said[-1])  # the input
 
 
 def test_nothing_is_opened_to_show_a_run(tmp_path: Path) -> None:

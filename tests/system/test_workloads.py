@@ -160,6 +160,13 @@ class Thirds:
         return [np.arange(levels) * 3 // levels]
 
 
+class Nothing(Thirds):
+    name = "none"
+
+    def partitions(self, levels):
+        return None
+
+
 class Gaps(Thirds):
     name = "gaps"
 
@@ -169,7 +176,13 @@ class Gaps(Thirds):
 
 
 def test_a_kind_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    points = {WORKLOADS: {"thirds": "dummy_workload:Thirds", "gaps": "dummy_workload:Gaps"}}
+    points = {
+        WORKLOADS: {
+            "thirds": "dummy_workload:Thirds",
+            "gaps": "dummy_workload:Gaps",
+            "none": "dummy_workload:Nothing",
+        }
+    }
     see(monkeypatch, install(tmp_path / "site", "dummy-workload", "1", {"dummy_workload": THIRDS}, points))
     with monkeypatch.context() as patch:
         run = define(with_workload(kind="thirds"))
@@ -179,6 +192,8 @@ def test_a_kind_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert [check for check in release.verify(rederive=True) if not check.ok] == []
     with pytest.raises(ConfigError, match="without a gap"):
         define(with_workload(kind="gaps"))
+    with pytest.raises(ConfigError, match="'none' failed with TypeError for 8 levels"):
+        define(with_workload(kind="none"))
 
 
 def test_ours_are_declared_as_those_of_others_are() -> None:

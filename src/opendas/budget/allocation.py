@@ -142,6 +142,10 @@ class Budget:
     delta: Fraction = DEFAULT_DELTA
     contribution: Contribution = ONE_RECORD
 
+    def __repr__(self) -> str:
+        loss = f"{self.mechanism.loss_name} {format_fraction(self.total)}"
+        return f"Budget({loss}, {self.mechanism}, {self.neighbours}: {', '.join(self.geolevels)})"
+
     def __post_init__(self) -> None:
         mechanism = Mechanism(self.mechanism)
         total = parse_fraction(self.total, mechanism.loss_name)

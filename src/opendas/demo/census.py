@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class MadeCensus:
+class SyntheticCensus:
     """What was written."""
 
     runs: tuple[Path, ...]  # run files, one for each product
@@ -58,7 +58,7 @@ class MadeCensus:
 
 def make_census(
     path: Path | str, to: Path | str, *, pums: Sequence[Path | str] = (), seed: int = 2020
-) -> MadeCensus:
+) -> SyntheticCensus:
     """Make a census up and write it into a folder.
 
     Writes ``persons.parquet`` (one row a person), ``units.parquet`` (one row a housing unit),
@@ -87,7 +87,9 @@ def make_census(
     return write_census(folder, margins_of(persons, units), pool, path.name, seed)
 
 
-def write_census(folder: Path, margins: Margins, pool: HouseholdPool, name: str, seed: int) -> MadeCensus:
+def write_census(
+    folder: Path, margins: Margins, pool: HouseholdPool, name: str, seed: int
+) -> SyntheticCensus:
     """Make a census up on margins, and write it into a folder; `name` says whose margins they are."""
     people = draw_persons(margins, pool, seed)
     made = {"source": f"synthetic census: {name}, seed {seed}; its records are synthetic"}
@@ -101,7 +103,7 @@ def write_census(folder: Path, margins: Margins, pool: HouseholdPool, name: str,
         write_atomic(runs[-1], _run_file(product, made["source"]).encode())
     logger.info("generated a synthetic census of %d people in %s", len(people.age), folder)
     units = margins.frame.units["hu"]
-    return MadeCensus(
+    return SyntheticCensus(
         tuple(runs),
         len(margins.frame),
         len(people.age),

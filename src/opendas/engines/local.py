@@ -131,7 +131,7 @@ _known: tuple[int, Callable[[Any], Any]] | None = None
 _numbers = itertools.count()
 
 
-class _Said(Enum):
+class _Reply(Enum):
     """What a process answers instead of doing a task."""
 
     UNKNOWN = auto()
@@ -141,7 +141,7 @@ class _Said(Enum):
 def _run(number: int, item: Any) -> Any:
     """Work on an item with what this process knows by a number."""
     if _known is None or _known[0] != number:
-        return _Said.UNKNOWN
+        return _Reply.UNKNOWN
     result = _known[1](item)
     keep_modules()  # compiled code is loaded with the first tasks
     return result
@@ -210,16 +210,16 @@ class WorkerPool:
 
     def spread(
         self,
-        function: Callable[[Item], Answer | _Said],
+        function: Callable[[Item], Answer | _Reply],
         items: Iterable[Item],
-        more: Callable[[Item], Answer | _Said] | None = None,
+        more: Callable[[Item], Answer | _Reply] | None = None,
     ) -> Iterator[tuple[Item, Answer]]:
         """Yield each item with the function's answer, in order of completion; two items a worker wait.
 
         - `function` (item).
         - `more` (item): tried instead with an item to which a process says that it lacks something.
         """
-        waiting: dict[Future[Answer | _Said], Item] = {}
+        waiting: dict[Future[Answer | _Reply], Item] = {}
         for _ in range(self.workers):
             self._turns.release()  # who only waits from here on needs no core
 
@@ -227,7 +227,7 @@ class WorkerPool:
             done, _ = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
                 item, answer = waiting.pop(future), future.result()
-                if not isinstance(answer, _Said):
+                if not isinstance(answer, _Reply):
                     yield item, answer
                 elif more is not None:
                     waiting[self._processes.submit(more, item)] = item

@@ -107,6 +107,9 @@ class Frame:
     # the reader has them: ``A`` is an active government.
     functional_status: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"Frame({len(self):,} {self.leaf})"
+
     def __post_init__(self) -> None:
         codes = self.geocodes
         if len(codes) == 0:

@@ -159,7 +159,7 @@ def _grouped(step: SpineStep, names: Sequence[str]) -> str:
     raise ConfigError(f"[geography] spine: the step {step.step} needs level, the level that it works on.")
 
 
-def _made(step: SpineStep) -> str:
+def _name_of_step(step: SpineStep) -> str:
     name = step.name or _MADE_BY_DEFAULT.get(step.step)
     if name is None:
         raise ConfigError(
@@ -186,13 +186,13 @@ def _walk(geolevels: Sequence[str], steps: Sequence[SpineStep]) -> tuple[list[st
         if step.step == "aian":
             continue
         if step.step in ("split", "tract_subsets"):
-            new = step.name if step.step == "split" else _made(step)
+            new = step.name if step.step == "split" else _name_of_step(step)
             if new is not None and new != level:
                 _refuse_taken(where, new, (*names, *geolevels))
                 origin[new] = origin[level]
                 names[names.index(level)] = new
             continue
-        name = _made(step)
+        name = _name_of_step(step)
         replaced = step.step == "block_groups" and name in names[:-1]
         if replaced:
             if names.index(name) != len(names) - 2:
@@ -249,8 +249,8 @@ def _applied(partitions: Partitions, step: SpineStep, recipe: Recipe) -> Partiti
     if step.step in ("prims", "tract_subsets"):
         key = combine(_prim_columns(frame, f"the step {step.step}"))
         if step.step == "tract_subsets":
-            return split(partitions, level, key, _made(step))
-        return insert_intersections(partitions, level, key, _made(step))
+            return split(partitions, level, key, _name_of_step(step))
+        return insert_intersections(partitions, level, key, _name_of_step(step))
     if step.step == "tract_subset_groups":  # consecutive geounits of a parent, whatever lies in them
         key = np.zeros(len(frame), dtype=np.int64)
     elif step.step == "split" and step.entities is None:
@@ -260,11 +260,11 @@ def _applied(partitions: Partitions, step: SpineStep, recipe: Recipe) -> Partiti
     if step.step == "split":
         return split(partitions, level, key, step.name)
     if step.step == "intersect":
-        return insert_intersections(partitions, level, key, _made(step))
+        return insert_intersections(partitions, level, key, _name_of_step(step))
     most, more = step.fanout_cutoff, step.off_by_one
     if step.step == "block_groups":
-        return block_groups(partitions, key, name=_made(step), fanout_cutoff=most, off_by_one=more)
-    return group(partitions, level, key, _made(step), fanout_cutoff=most, off_by_one=more)
+        return block_groups(partitions, key, name=_name_of_step(step), fanout_cutoff=most, off_by_one=more)
+    return group(partitions, level, key, _name_of_step(step), fanout_cutoff=most, off_by_one=more)
 
 
 def _with_tract_groups(partitions: Partitions, level: str, step: SpineStep, recipe: Recipe) -> Partitions:
@@ -283,7 +283,7 @@ def _with_tract_groups(partitions: Partitions, level: str, step: SpineStep, reci
     leaf = spine.leaf_order[spine.leaf_starts(place)[:-1]]
     number = np.empty(len(found), dtype=np.int64)
     number[partitions.levels[place].label[leaf]] = found
-    return insert_groups(partitions, level, number, _made(step))
+    return insert_groups(partitions, level, number, _name_of_step(step))
 
 
 def _area(frame: Frame, category: str, why: str) -> Codes:

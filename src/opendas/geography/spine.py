@@ -87,6 +87,9 @@ class Spine:
     # path from a root to a leaf, level share times multiple sums to one.
     shares: tuple[Shares | None, ...]
 
+    def __repr__(self) -> str:
+        return f"Spine({', '.join(f'{len(level):,} {level.name}' for level in self.levels)})"
+
     def __post_init__(self) -> None:
         for above, level in zip(self.levels, self.levels[1:], strict=False):
             parent = level.parent

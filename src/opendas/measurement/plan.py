@@ -61,6 +61,9 @@ class MeasurementPlan:
     budget: Budget
     levels: tuple[LevelPlan, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"MeasurementPlan({self.product.name}: {self.spine!r}, {self.budget!r})"
+
     def __post_init__(self) -> None:
         names = self.product.query_names
         levels = []

@@ -128,6 +128,9 @@ class Product:
     workloads: Mapping[str, tuple[tuple[str, Fraction], ...]] = field(default_factory=dict)
     linear: tuple[LinearConstraint, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Product({self.name}: {self.schema.size:,} cells, {len(self.query_names)} query groups)"
+
     def each_query(self, shares: Mapping[str, Fraction]) -> dict[str, Fraction]:
         """Return the shares of a geolevel with workloads divided among their query groups."""
         found: dict[str, Fraction] = {}

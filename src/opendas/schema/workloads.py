@@ -79,6 +79,19 @@ def find_workload(kind: str) -> LevelPartitions:
     return part  # type: ignore[no-any-return]
 
 
+def partitions_of(kind: str, levels: int) -> Sequence[npt.ArrayLike]:
+    """Return the partitions of a workload; what another package does wrong is a `ConfigError`."""
+    try:
+        return tuple(find_workload(kind).partitions(levels))
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"the workload {kind!r} failed with {type(error).__name__} for {levels} levels: its method "
+            "partitions must return a list of partitions."
+        ) from error
+
+
 def inside_or_out(labels: Sequence[str], order: Sequence[str]) -> Ints:
     """Return the partition of levels into those that are listed and the rest."""
     for label in labels:

@@ -130,12 +130,12 @@ def _elderly(years: int, rows: Callable[[Box], Rows]) -> Callable[[Box], Rows]:
     """Households with and without someone of 60, 65 or 75 years and more; `rows` within each."""
     least = {60: 1, 65: 2, 75: 3}[years]
 
-    def made(box: Box) -> Rows:
+    def rows_of(box: Box) -> Rows:
         for number, codes in (("one or more", range(least, 4)), ("no", range(least))):
             label = f"Households with {number} people {years} years and over"
             yield from _below(label, {**box, "elderly": tuple(codes)}, rows)
 
-    return made
+    return rows_of
 
 
 def _families_and_others(box: Box) -> Rows:
@@ -176,12 +176,12 @@ def _generations(box: Box) -> Rows:
 
 def _couples(box: Box) -> Rows:
     def one_sex(couples: tuple[str, ...], words: str) -> Callable[[Box], Rows]:
-        def made(box: Box) -> Rows:
+        def rows_of(box: Box) -> Rows:
             yield f"Opposite-sex {words}", _with_types(box, lambda kind: kind.couple == couples[0])
             same = _with_types(box, lambda kind: kind.couple == couples[1])
             yield from _below(f"Same-sex {words}", same, _by_sex)
 
-        return made
+        return rows_of
 
     def kinds(box: Box) -> Rows:
         for couples, label, words in (
@@ -251,11 +251,11 @@ def _tenures(box: Box) -> Rows:
 
 
 def _by_tenure(rows: Callable[[Box], Rows]) -> Callable[[Box], Rows]:
-    def made(box: Box) -> Rows:
+    def rows_of(box: Box) -> Rows:
         for label, codes in (("Owner occupied", (0, 1)), ("Renter occupied", (2,))):
             yield from _below(label, {**box, "hhtenshort_3lev": codes}, rows)
 
-    return made
+    return rows_of
 
 
 def _iterations() -> Iterator[tuple[str, Box]]:

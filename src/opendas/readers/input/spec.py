@@ -183,6 +183,9 @@ class InputData:
     findings: tuple[Finding, ...] = ()
     headers: list[Any] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        return f"InputData({self.frame!r}, confidential)"
+
 
 def without_counts(frame: Frame, spec: ReaderSpec) -> Histogram:
     """Return a histogram of the leaves of a frame that counts nothing."""

@@ -43,7 +43,7 @@ from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Passes, PassPlan, Product
 from opendas.schema.provenance import PROVENANCE_WORDS, Provenance
 from opendas.schema.query_groups import QueryGroup, Workload
-from opendas.schema.workloads import OWN_WORKLOADS, find_workload, inside_or_out, recodes_of
+from opendas.schema.workloads import OWN_WORKLOADS, inside_or_out, partitions_of, recodes_of
 
 # The tables of passes in run files and product files.
 
@@ -454,15 +454,15 @@ def _partitions(
         return ()
     attribute = attributes[given.attribute]
 
-    def made() -> Sequence[Recode]:
+    def recodes() -> Sequence[Recode]:
         if given.kind is not None:
-            found = find_workload(given.kind).partitions(len(attribute))
+            found = partitions_of(given.kind, len(attribute))
         else:
             order = attribute.levels
             found = [inside_or_out(labels_named(texts, order), order) for texts in given.ranges]
         return recodes_of(name, attribute, found)
 
-    return check.attempt(where, made) or ()
+    return check.attempt(where, recodes) or ()
 
 
 def _workloads(
