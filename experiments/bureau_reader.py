@@ -4,8 +4,9 @@
 
 `CHECKOUT` is a checkout of ``uscensusbureau/DAS_2020_GLS_Uncertainty_Evaluation``; it needs Java and pyspark.
 A synthetic state is measured and exported (``opendas export --format nmf``), and the program's own function
-reads all geolevels with Spark. Then it is asked what it understood: every query group has the number of rows that
-its schema says, every geounit is there, and the cells that it takes for closed are those of our constraints.
+reads all geolevels with Spark. Then it is asked what it understood: every query group has the number of rows
+that its schema says, every geounit is there, and the cells that it takes for closed are those of our
+constraints.
 """
 
 from __future__ import annotations

@@ -290,7 +290,7 @@ def _positive(field: str, value: Fraction | int) -> Fraction:
 
 def _confidence(value: Fraction) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, int | Fraction):
-        raise PrivacyError(f"confidence is a {type(value).__name__}; give a Fraction, for instance 95/100.")
+        raise PrivacyError(f"confidence is a {type(value).__name__}; give a fraction: Fraction(95, 100).")
     if not 0 <= value < 1:
         raise PrivacyError(f"confidence = {value}; expected a number from 0 up to, but not including, 1.")
     return Fraction(value)
