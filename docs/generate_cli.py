@@ -36,7 +36,7 @@ The shell completes commands, options and files with the Tab key after one line 
 
 ```text
 ~/.bashrc (bash 4.4 or later)            eval "$(_OPENDAS_COMPLETE=bash_source opendas)"
-~/.zshrc                                 eval "$(_OPENDAS_COMPLETE=zsh_source opendas)"
+~/.zshrc (below compinit)                eval "$(_OPENDAS_COMPLETE=zsh_source opendas)"
 ~/.config/fish/completions/opendas.fish  _OPENDAS_COMPLETE=fish_source opendas | source
 ```
 """

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -103,6 +105,16 @@ def test_of_the_top_alone_a_trial_says_what_the_whole_run_has(
     trial = Trial.of(run, 400)
     assert trial is not None
     assert found["usual"] == [asdict(row) for row in trial.tried(draws=1).usual]
+
+
+def test_of_a_part_upper_levels_are_told_as_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial on ten wards of twelve has fewer records in all than the run: a larger share is misplaced."""
+    arguments = ["plan", str(stays(tmp_path)), "--records", "400"]
+    whole = CliRunner().invoke(cli, arguments).stdout
+    monkeypatch.setattr("opendas.runs.plan.Trial", SimpleNamespace(of=partial(Trial.of, most=10)))
+    part = CliRunner().invoke(cli, arguments).stdout
+    assert "at 33 per ward: at most " in part
+    assert [out.partition("misplaced:")[2].count("at most") for out in (whole, part)] == [0, 1]
 
 
 def test_what_is_foretold_is_what_happens(tmp_path: Path) -> None:

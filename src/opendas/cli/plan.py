@@ -97,7 +97,11 @@ def _show_summary(plan: dict[str, Any], *, assumed: bool) -> None:
     if usual:
         off = ", ".join(f"{row['within']:,} in {row['geolevel']}" for row in reversed(usual))
         click.echo(f"usual error:  9 in 10 totals are off by at most {off}")
-        wrong = ", ".join(f"{100 * row['misplaced']:.2g} % in {row['geolevel']}" for row in usual)
+        part = dict.fromkeys(plan["misplaced_at_most"], "at most ")
+        wrong = ", ".join(
+            f"{part.get(row['geolevel'], '')}{100 * row['misplaced']:.2g} % in {row['geolevel']}"
+            for row in usual
+        )
         other = _other_estimator(plan["other_estimator"]) if plan["other_estimator"] else ""
         other = f"; {plan['other_not_tried']}" if plan["other_not_tried"] else other
         leaf = usual[-1]

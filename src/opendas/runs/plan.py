@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from opendas.custody.stamps import DOMAIN_FROM_RECORDS
 from opendas.demo.synthetic_counts import RECORDS
 from opendas.engines.local import workers_for
 from opendas.errors import ConfigError
+from opendas.geography.frame import Frame
 from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Spine
 from opendas.geography.summary import SpineSummary, summarise
@@ -44,6 +45,7 @@ from opendas.runs.simulated.trial import (
     OtherEstimator,
     Trial,
     Tried,
+    UsualRow,
     estimator_beside,
     other_estimator,
 )
@@ -57,6 +59,9 @@ SKIPPED = (
     "on so many cells can take minutes. Change the plan first"
 )
 """What is said in place of what another estimator gives."""
+
+_WHOLE = 0.9
+"""Geounits with so large a share of their leaves in the trial are as in the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,7 @@ class PlanTable:
             "stamps": list(self.stamps),
             "warnings": [*self.warnings, *([] if sparse is None else [sparse])],
             "usual": [asdict(row) for row in tried.usual],
+            "misplaced_at_most": _in_part(self.run.frame, tried.usual),
             "other_estimator": asdict(other) if isinstance(other, OtherEstimator) else None,
             "other_not_tried": other if isinstance(other, str) else None,
             "rows": [row.to_dict() for row in self.rows],
@@ -162,6 +168,18 @@ class PlanTable:
         names = ("geolevel", "query", "geounits", "cells", "rho", "epsilon", "variance", "moe90")
         rows = ([row.to_dict()[name] for name in names] for row in self.rows)
         return html_table(f"Noise of {self.plan.product.name}", names, rows)
+
+
+def _in_part(frame: Frame, usual: Sequence[UsualRow]) -> list[str]:
+    """Return the geolevels whose geounits have fewer leaves, and so records, in the trial than in the run.
+
+    Fewer of the run's records than of the trial's are misplaced there.
+    """
+    return [
+        row.geolevel
+        for row in usual
+        if usual[-1].geounits / row.geounits < _WHOLE * len(frame) / len(frame.grouping(row.geolevel))
+    ]
 
 
 def _loss(budget: Budget, total: Fraction) -> dict[str, Any]:
