@@ -336,6 +336,18 @@ def test_tables_are_read_as_runs_read_them(tmp_path: Path, between: str) -> None
             guess_table(tmp_path / "table.csv")
 
 
+def test_places_that_no_run_reads_are_not_proposed(tmp_path: Path) -> None:
+    """A column of codes is taken before one of names; without it, the table is refused."""
+    rows = [(f"{n % 4:04d}", ("Zürich", "Köniz", "Bern", "Genf")[n % 4], "fm"[n // 4 % 2]) for n in range(99)]
+    text = "\n".join(map(",".join, rows))
+    guess = guessed(tmp_path, f"area_no,gemeinde,sex\n{text}\n")
+    assert (guess.geocode, tuple(guess.attributes)) == ("area_no", ("sex",))
+    for said, values in (("not printable", rows), ("is empty", [*rows, ("", "", "f")])):
+        table = "\n".join(f"{name},{sex}" for _, name, sex in values)
+        with pytest.raises(ConfigError, match=f"gemeinde .*{said}|gemeinde {said}"):
+            guessed(tmp_path, f"gemeinde,sex\n{table}\n")
+
+
 def test_places_that_do_not_nest_are_refused(tmp_path: Path) -> None:
     rows = "".join(f"{n % 3},{n % 4},{n % 2}\n" for n in range(60))
     with pytest.raises(ConfigError, match="one ward lies in two of hospital"):

@@ -285,6 +285,11 @@ def geocodes_of(batch: Batch, name: str, width: int | None, log: FindingLog) -> 
     return coded_geocodes(batch, name, width, log).rows()
 
 
+def is_geocode(text: str) -> bool:
+    """Whether a text can be a geocode."""
+    return text.isascii() and text.isprintable() and text != "" and text == text.strip()
+
+
 def coded_geocodes(batch: Batch, name: str, width: int | None, log: FindingLog) -> Geocodes:
     """Return a column of geocodes as :func:`geocodes_of` does, but each only as often as the file has it."""
     column = batch.columns[name]
@@ -303,10 +308,7 @@ def coded_geocodes(batch: Batch, name: str, width: int | None, log: FindingLog) 
         else (_text(value) or "")
         for value in values
     ]
-    usable = np.array(
-        [text.isascii() and text.isprintable() and text != "" and text == text.strip() for text in texts]
-        or [True]
-    )
+    usable = np.array([is_geocode(text) for text in texts] or [True])
     sized = np.array([width is None or len(text) == width for text in texts] or [True])
     rule = "expected a geocode: printable ASCII characters, without spaces around them"
     batch.report(~usable[index], name, rule, log, GeographyError)

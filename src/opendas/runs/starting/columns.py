@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from opendas.arrays import Ints
 from opendas.errors import ConfigError
-from opendas.readers.columns.coding import without_zeros
+from opendas.readers.columns.coding import is_geocode, without_zeros
 from opendas.readers.columns.identifiers import seems_identifier, several_rows
 
 MOST_LEVELS = 40
@@ -124,6 +124,11 @@ class Column:
             and not (widths == {4} and years)
             and (not whole or min(widths) >= 4 or any(value.startswith("0") for value in self.values))
         )
+
+    @property
+    def can_be_place(self) -> bool:
+        """Whether a run reads all its values as geocodes."""
+        return all(map(is_geocode, self.values))
 
     @property
     def is_whole(self) -> bool:

@@ -183,6 +183,7 @@ def guess_table(
             raise ConfigError(_melt_first(path, wide))
     geocode, unsure = _geocode(path, columns, declared)
     uppers = _upper_columns(columns, geocode, declared)
+    _refuse_no_codes(path, [columns[name] for name in (geocode, *uppers)])
     unread = {geocode, *uppers}
     same = set() if declared.attributes is not None else _same_as(columns[geocode], columns.values())
     rest = [column for name, column in columns.items() if name not in unread | same]
@@ -259,6 +260,21 @@ def _check_declared(path: Path, declared: Declared, columns: Mapping[str, Column
             )
 
 
+def _refuse_no_codes(path: Path, places: Iterable[Column]) -> None:
+    for column in places:
+        if column.has_empty:
+            raise ConfigError(
+                f"{path.name}: {column.name} is empty in some rows, so they lie nowhere. Give them a code of "
+                "their own, such as none, or name other columns of places with --geography."
+            )
+        if not column.can_be_place:
+            raise ConfigError(
+                f"{path.name}: {column.name} cannot be the place of a record: some values are not printable "
+                "ASCII, or have spaces around them. Write codes for them, or name other columns of places "
+                "with --geography."
+            )
+
+
 def _melt_first(path: Path, wide: WideTable) -> str:
     if not wide.parts:
         return (
@@ -286,6 +302,7 @@ def _geocode(path: Path, columns: Mapping[str, Column], declared: Declared) -> t
         column for column in columns.values() if column.role == Role.PLACE and column.named_place is not None
     ]
     if named:
+        named = [column for column in named if column.can_be_place] or named
         best = min(named, key=lambda column: (column.named_place or 0, -len(column.values)))
         beside = [column.name for column in named if column is not best and not best.determines(column)]
         if not beside:
@@ -323,6 +340,7 @@ def _upper_columns(columns: Mapping[str, Column], geocode: str, declared: Declar
         if name != geocode
         and name not in (declared.attributes or ())
         and column.role in (Role.PLACE, Role.LABELS, Role.TEXT)
+        and column.can_be_place
         and 1 < len(column.values) < len(leaf.values)
         and leaf.determines(column)
     )
