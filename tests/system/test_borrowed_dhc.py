@@ -176,7 +176,7 @@ def test_units_that_are_refused(with_units: Path, tmp_path: Path, capsys) -> Non
         3, *tie, "--budget", "us2020-dhc-units"
     )
     changed(nmf, "Block", "DPQuery", cut_households)  # found after all units were written
-    assert "1 values in query 'hisp * hhtenshort_2lev', expected 4" in refused(3, *tie)
+    assert "values in query 'hisp * hhtenshort_2lev': found 1, expected 4" in refused(3, *tie)
     shutil.rmtree(nmf)
     shutil.copytree(with_units / "nmf-units" / "dhc-units", nmf)
     changed(nmf, "County", "Constraint", one_more)

@@ -33,7 +33,7 @@ from opendas.cli.options import (
     strict_option,
 )
 from opendas.cli.output import Progress, duration, emit_json, message, telling_compilation
-from opendas.custody.stamps import DOMAIN_FROM_RECORDS, NOT_FOR_RELEASE
+from opendas.custody.stamps import NOT_FOR_RELEASE, verify_command
 from opendas.errors import PrivacyError
 from opendas.runs.progress.clock import peak_rss_mb
 
@@ -516,23 +516,20 @@ def next_steps(answer: Mapping[str, Any]) -> str:
             "",
             f"  report       {out}/release/report.html",
             f"  certificate  {out}/release/certificate.json",
-            f"  check it     opendas verify {out}{_accepted(both)}",
+            f"  check it     {verify_command(out, _stamps(both))}",
             f"  publish      {_what_to_publish(both)}",
             f"  key          {_KEY_IN_WORDS.get(str(answer['key']), answer['key'] or 'not stated')}",
         ]
     )
 
 
-def _accepted(answers: Sequence[Mapping[str, Any]]) -> str:
-    """Return the options without which the stamps of a release fail its verification."""
-    stamps = {stamp for answer in answers for stamp in answer["stamps"] or ()}
-    options = {NOT_FOR_RELEASE: "--allow-seeded", DOMAIN_FROM_RECORDS: "--allow-domain-from-records"}
-    return "".join(f" {option}" for stamp, option in options.items() if stamp in stamps)
+def _stamps(answers: Sequence[Mapping[str, Any]]) -> set[str]:
+    return {stamp for answer in answers for stamp in answer["stamps"] or ()}
 
 
 def _what_to_publish(answers: Sequence[Mapping[str, Any]]) -> str:
     out = answers[0]["out"]
-    stamps = {stamp for answer in answers for stamp in answer["stamps"] or ()}
+    stamps = _stamps(answers)
     if NOT_FOR_RELEASE in stamps:
         return f"nothing: the release is stamped {NOT_FOR_RELEASE}"
     first = "read in the report what the stamps mean; then " if stamps else ""

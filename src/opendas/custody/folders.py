@@ -280,11 +280,11 @@ def move_folder(source: Path, target: Path) -> None:
 
 def _failure(action: str, path: Path, error: OSError) -> EnvironmentFailure:
     reason = error.strerror or type(error).__name__
+    room = " Check the free space of its folder." if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    closed = (errno.EACCES, errno.EPERM, errno.EROFS)
+    advice = " Check the permissions of its folder." if error.errno in closed else room
     whole = " No half-written file has this name." if action == "write" else ""
-    return EnvironmentFailure(
-        f"Could not {action} {path.name}: {reason}. Check the free space and the permissions of its "
-        f"folder.{whole}"
-    )
+    return EnvironmentFailure(f"Could not {action} {path.name}: {reason}.{advice}{whole}")
 
 
 def fsync_folder(folder: Path) -> None:

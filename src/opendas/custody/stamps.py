@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
+from pathlib import Path
 
 CHOSEN_WITH_TRUTH = "CHOSEN WITH THE TRUTH"
 """Stamp of a release that may have been chosen, or planned, with the confidential data in sight."""
@@ -23,6 +25,20 @@ STAMPS = (NOT_FOR_RELEASE, CHOSEN_WITH_TRUTH, DEMONSTRATION_FRAME, DOMAIN_FROM_R
 
 POPULATED_LEAVES = "populated leaves"
 """Listed as an invariant where the frame was taken from the records."""
+
+_ACCEPTED_WITH = {NOT_FOR_RELEASE: "--allow-seeded", DOMAIN_FROM_RECORDS: "--allow-domain-from-records"}
+
+
+def verify_command(folder: Path | str, stamps: Collection[str]) -> str:
+    """Return the command that verifies a release, with the options without which its stamps fail it.
+
+    Examples
+    --------
+    >>> verify_command("out", [NOT_FOR_RELEASE])
+    'opendas verify out --allow-seeded'
+    """
+    options = [f" {option}" for stamp, option in _ACCEPTED_WITH.items() if stamp in stamps]
+    return f"opendas verify {folder}{''.join(options)}"
 
 
 class KeyCustody(StrEnum):

@@ -89,8 +89,8 @@ class FolderAnswers:
             wrong = np.diff(answers.offsets) != query.size
             if answers.cells is None and bool(wrong.any()):
                 raise FormatError(
-                    f"{file.path.name}: {int(np.diff(answers.offsets)[wrong][0])} values in query "
-                    f"{query.name!r}, expected {query.size}."
+                    f"{file.path.name}: values in query {query.name!r}: found "
+                    f"{int(np.diff(answers.offsets)[wrong][0])}, expected {query.size}."
                 )
             values[inside] = answers.dense()
         return found

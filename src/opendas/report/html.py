@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from opendas.custody.folders import write_atomic
+from opendas.custody.stamps import verify_command
 from opendas.measurement.account import PlanAccount
 from opendas.privacy.attacker import pure_power_bound, zcdp_power_bound
 from opendas.privacy.zcdp import Account
@@ -131,8 +132,8 @@ def opening(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: st
         ("Privacy loss", f"{losses}. Smaller is stronger."),
         (
             "To check",
-            "opendas verify OUT compares every file with the certificate, and this page with one that it "
-            "generates from the certificate. "
+            f"{verify_command('OUT', certificate['stamps'])} compares every file with the certificate, and "
+            "this page with one that it generates from the certificate. "
             f"The SHA-256 of the certificate begins with {digest[:16]}.",
         ),
     ]
@@ -287,6 +288,7 @@ def report_html(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest
             guess_picture=guess_picture(runs),
             totals=certificate["totals"],
             scope=certificate["scope"],
+            verify_command=verify_command("OUT", certificate["stamps"]),
             stamps=[(stamp, STAMP_MEANING.get(stamp, "")) for stamp in certificate["stamps"]],
             limits=limits(runs),
             groups=views.file_groups(certificate["files"]),

@@ -451,6 +451,20 @@ def test_a_hierarchy_that_is_not_the_files_is_refused(published: Path, release: 
     assert "is below no geounit of Block_Group.parquet" in refused(folder, capsys, command="nmf")
 
 
+def test_a_county_of_another_state_is_refused(published: Path, capsys) -> None:
+    """The state is the only one of its folder, and what is below it must begin with its code all the same."""
+    folder = published / "pl94-persons"
+
+    def moved(table: pa.Table) -> pa.Table:
+        return put(table, "geocode", ["045" + code[3:] for code in table["geocode"].to_pylist()])
+
+    for level in ("County", "Tract_Group", "Tract", "Block_Group", "Block"):
+        if (folder / f"{level}.parquet").is_dir():
+            rewritten(folder / f"{level}.parquet", moved)
+    assert "County.parquet: geocode 045" in refused(folder, capsys)
+    assert "is below no geounit of State.parquet" in refused(folder, capsys)
+
+
 def test_a_block_that_is_there_twice(published: Path, capsys) -> None:
     """Under two codes: in two block groups of the hierarchy."""
     folder = published / "pl94-persons"

@@ -391,7 +391,7 @@ def _spine(levels: Sequence[BureauLevel]) -> Spine:
                     f"{level.folder}.parquet: geocodes are not longer than those of "
                     f"{levels[number - 1].folder}.parquet."
                 )
-            if len(above) > 1:
+            if above[0]:  # all but the nation, whose code is empty
                 prefix = codes.astype(f"S{width}")
                 parent = levels[number - 1].places(prefix)
                 lost = above[parent] != prefix

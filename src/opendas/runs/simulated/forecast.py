@@ -262,7 +262,7 @@ def _assumptions(
             "with a tie if it is estimated in stages"
         )
     if plan.product.schema.size > MANY_CELLS:
-        taken = f"{RECORDS} a leaf; give their number with --records" if records is None else f"{records:,.0f}"
+        taken = f"{RECORDS} a leaf; give the number with --records" if records is None else f"{records:,.0f}"
         lines.append(f"a family's time and memory grow with its parent's records; assumed: {taken}")
     lines.append(
         "memory and disk are those of synthetic states (45 persons or 20 housing units a leaf) in Parquet "
