@@ -468,7 +468,7 @@ def test_a_table_is_shown_and_its_files_are_those_of_init_table(tmp_path: Path) 
     assert not (tmp_path / "files").exists(), "a link writes nothing"
     done = client.post("/table", data=form | {"action": "write"}, headers=mine)
     assert done.status_code == 200
-    assert "stays-run.toml --read-records" in done.text
+    assert "stays-run.toml --read-records --records " in done.text
     command = ["init", "table", str(tmp_path / "stays.csv"), "--to", str(tmp_path / "by-command")]
     command += ["--geography", "hospital,ward", "--attributes", "severity", "--unit", "stay"]
     assert CliRunner().invoke(cli, command, obj={}).exit_code == 0

@@ -155,6 +155,15 @@ def test_a_table_of_counts_is_guessed(tmp_path: Path) -> None:
     assert guess.levels[-1] == ("zone", None, None)
 
 
+def test_plan_is_told_how_many_records_there_are(tmp_path: Path) -> None:
+    """Else it takes 45 a leaf, and calls tables sparse that are not."""
+    people = sum(int(line.rpartition(",")[2]) for line in COUNTS.splitlines()[1:])
+    for text, records in ((COUNTS, people), (RECORDS, 600)):
+        (tmp_path / "t.csv").write_text(text)
+        told = init("table", str(tmp_path / "t.csv"), "--to", str(tmp_path / str(records))).stderr
+        assert told.endswith(f"t-run.toml --read-records --records {records}\n")
+
+
 def test_columns_become_names_that_geolevels_may_have(tmp_path: Path) -> None:
     (tmp_path / "odd.csv").write_text("geoid,A:B,sex,age\n11,n,f,a\n12,n,m,b\n13,s,m,a\n13,s,f,a\n")
     guess = guess_table(tmp_path / "odd.csv")

@@ -198,7 +198,7 @@ def _guess_table(files: TableFiles, columns: _Columns, unit: str | None, *, inte
     for subject, text in guess_lines(guess):
         message(f"{subject + ':':<11} {text}")
     message(f"{FROM_RECORDS} Look for CHECK in both files, or ask with --rho.")
-    message(f"Then: {files.next_command}")
+    message(f"Then: {files.next_command(guess)}")
 
 
 def _ask_columns(data: Path, columns: _Columns) -> TableGuess:
@@ -252,9 +252,9 @@ def _melt_table(files: TableFiles, wanted: str, unit: str | None) -> None:
     from opendas.runs.starting.guess import columns_of
     from opendas.runs.starting.table_files import write_melted
 
-    said = write_melted(files, columns_of(files.data), wanted, unit)
+    guess, said = write_melted(files, columns_of(files.data), wanted, unit)
     _tell_written((files.long, files.product, files.run), *said)
-    message(f"Then: {files.next_command}")
+    message(f"Then: {files.next_command(guess)}")
 
 
 def _write_new(texts: Mapping[Path, str]) -> None:

@@ -133,7 +133,7 @@ class TablePage:
     def _write(self, action: str, guess: TableGuess | None, unit: str, melt: str) -> list[str]:
         files, paths = self.files, [self.files.product, self.files.run]
         if action == "melt" and self.proposed_melt:
-            said = write_melted(files, self.columns, melt, unit)
+            guess, said = write_melted(files, self.columns, melt, unit)
             paths.append(files.long)
         elif guess is None:
             raise ConfigError("Nothing was written: the columns are not settled yet.")
@@ -144,7 +144,7 @@ class TablePage:
             f"Written: {', '.join(map(str, paths))}.",
             *[text for text in said if text],
             "Look for CHECK in the files.",
-            f"Then: {files.next_command}",
+            f"Then: {files.next_command(guess)}",
         ]
 
 

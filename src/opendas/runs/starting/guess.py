@@ -110,7 +110,8 @@ class TableGuess:
     bins: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     # By attribute: label of the level of empty fields, where there are some.
     other: Mapping[str, str] = field(default_factory=dict)
-    rows: int = 0  # 0 where the table was not read; `leaves` likewise
+    rows: int = 0  # 0 where the table was not read; `records` and `leaves` likewise
+    records: int = 0
     leaves: int = 0
     unsure: tuple[str, ...] = ()  # what the names did not say, and anyone who asked should look at
 
@@ -232,6 +233,7 @@ def guess_table(
             bins=bins,
             other={name: NOT_GIVEN for name, column in names.items() if columns[column].has_empty},
             rows=len(columns[geocode].of_row),
+            records=_records(columns[geocode if count is None else count], counted=count is not None),
             leaves=len(columns[geocode].labels),
             unsure=(*unsure, *_perhaps_codes(columns[column] for column in names.values())),
         ),
@@ -385,6 +387,14 @@ def _attributes(columns: Sequence[Column], count: str | None, declared: Declared
             or (column.role == Role.PLACE and 2 <= len(column.values) <= MOST_LEVELS)
         )
     ]
+
+
+def _records(column: Column, *, counted: bool) -> int:
+    """Return how many records there are: a row each, or as many as the numbers of a column add up to."""
+    if not (counted and column.could_be_count):
+        return len(column.of_row)
+    rows = np.bincount(column.of_row, minlength=len(column.values)).tolist()
+    return sum(int(float(value)) * number for value, number in zip(column.values, rows, strict=True))
 
 
 def _differ(columns: Sequence[Column]) -> bool:

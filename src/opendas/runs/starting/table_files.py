@@ -60,10 +60,10 @@ class TableFiles:
         """A wide table, written as a long one."""
         return self.file("long.csv")
 
-    @property
-    def next_command(self) -> str:
-        """What to run when the files are written from what the table shows."""
-        return f"opendas plan {self.run} --read-records"
+    def next_command(self, guess: TableGuess) -> str:
+        """Return what to run when the files are written from what the table shows."""
+        records = f" --records {guess.records}" if guess.records else ""
+        return f"opendas plan {self.run} --read-records{records}"
 
 
 def guess_lines(guess: TableGuess) -> list[tuple[str, str]]:
@@ -104,8 +104,8 @@ def write_guess(files: TableFiles, guess: TableGuess, unit: str | None, data: st
 
 def write_melted(
     files: TableFiles, columns: Mapping[str, Column], wanted: str, unit: str | None
-) -> list[str]:
-    """Write a wide table as a long one, and the files of that; return what is to be said.
+) -> tuple[TableGuess, list[str]]:
+    """Write a wide table as a long one, and the files of that; return its guess, and what is to be said.
 
     `columns`, name -> Column; `wanted`: see :func:`opendas.runs.starting.wide.melt`.
     """
@@ -122,7 +122,7 @@ def write_melted(
         f"{files.long} is as confidential as {files.data.name}: give it to nobody who may not see that file"
     )
     said.append("Look for CHECK in the files, and replace the labels with those of a code book.")
-    return [text for text in said if text]
+    return guess, [text for text in said if text]
 
 
 def refuse_existing(paths: Iterable[Path]) -> None:
