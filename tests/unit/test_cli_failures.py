@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import signal
+import time
 from pathlib import Path
 
 import click
@@ -11,6 +14,7 @@ from support.each import each
 
 from opendas import errors
 from opendas.cli.failures import guarded
+from opendas.cli.main import interrupt
 from opendas.cli.options import remember_out
 from opendas.runs.progress.log import exit_code_of
 
@@ -159,3 +163,21 @@ def test_a_cause_is_named_where_it_is_known(
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), by_signal()])
 def test_the_log_of_a_run_tells_the_same(error: BaseException) -> None:
     assert exit_code_of(error) == 130
+
+
+def test_an_interrupt_that_meets_a_callback_of_the_compiler_is_not_lost() -> None:
+    """The library that calls back drops errors: the run would go on as if nobody had pressed Ctrl-C."""
+
+    def _raw_object_cache_notify() -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    def run() -> None:
+        ctypes.CFUNCTYPE(None)(_raw_object_cache_notify)()
+        time.sleep(10)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    finally:
+        signal.signal(signal.SIGTERM, before)
