@@ -262,7 +262,7 @@ _AGES = (0, 5, 18, 25, 35, 45, 55, 65, 75, 85)
 _OLDEST = 130
 _MOST_BINS = 10
 _SKEWED = 20.0
-"""Where the largest number is so many times the median, bins are ten times as wide each as the one before."""
+"""Where the largest number is so many times the median, bins grow: by 1, 2, 5, or by tens if many."""
 
 
 def proposed_bins(name: str, numbers: Sequence[float]) -> tuple[float, ...]:
@@ -272,6 +272,8 @@ def proposed_bins(name: str, numbers: Sequence[float]) -> tuple[float, ...]:
     --------
     >>> proposed_bins("weight_kg", [41.5, 60.2, 118.0])
     (40, 50, 60, 70, 80, 90, 100, 110)
+    >>> proposed_bins("income", [12_000.0, 21_000.0, 33_000.0, 610_000.0])
+    (0, 10000, 20000, 50000, 100000, 200000, 500000)
     """
     least, most = min(numbers), max(numbers)
     if _AGE.fullmatch(name.strip()) and least >= 0 and most <= _OLDEST:
@@ -280,7 +282,8 @@ def proposed_bins(name: str, numbers: Sequence[float]) -> tuple[float, ...]:
     if least >= 0 and most > _SKEWED * median > 0:
         first = math.floor(math.log10(median))
         powers = [10**power for power in range(first, math.floor(math.log10(most)) + 1)]
-        return (0, *powers[: _MOST_BINS - 1])
+        finer = [digit * power for power in powers for digit in (1, 2, 5) if digit * power <= most]
+        return (0, *(finer if len(finer) < _MOST_BINS else powers)[: _MOST_BINS - 1])
     step = next(step for step in _round_steps(most - least) if (most - least) / step <= _MOST_BINS - 2)
     first_edge, last = math.floor(least / step), math.floor(most / step)
     return tuple(_plain(edge * step) for edge in range(first_edge, last + 1))
