@@ -77,6 +77,9 @@ def test_incomplete_product_is_a_format_error(persons):
     del value["recodes"]
     with pytest.raises(FormatError):
         product_from_json(value)
+    value = product_to_json(persons.product)
+    with pytest.raises(FormatError):
+        product_from_json({**value, "attributes": [*value["attributes"], value["attributes"][0]]})
 
 
 def held_wider(example):

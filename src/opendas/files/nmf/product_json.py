@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from opendas.errors import FormatError
+from opendas.errors import ConfigError, FormatError
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.declarations import (
     Bound,
@@ -125,7 +125,7 @@ def product_from_json(value: Mapping[str, Any]) -> Product:
             companion=product_from_json(value["companion"]) if "companion" in value else None,
             linear=tuple(LinearConstraint(**one) for one in value.get("constraints", ())),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
         raise FormatError(
             "the description of the product in the file's metadata is incomplete or wrong."
         ) from error
