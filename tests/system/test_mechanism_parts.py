@@ -110,7 +110,7 @@ def test_a_certificate_that_hides_the_part_fails(tmp_path: Path, lie: str) -> No
     path.write_text(json.dumps(document, indent=1, sort_keys=True))
     said = " ".join(failed(made).values())
     words = {"no stamp": UNPROVEN_PART, "another mechanism": "variance or margin"}
-    assert words.get(lie, "mechanisms of other packages that the certificate names") in said
+    assert words.get(lie, "mechanisms or workloads of other packages that the certificate names") in said
 
 
 @pytest.mark.usefixtures("binomial")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from dataclasses import replace
 from fractions import Fraction
@@ -14,6 +15,7 @@ from support.accounted_plans import accountant, release_of
 from support.plugins import install, see
 
 import opendas as od
+from opendas.custody.stamps import UNPROVEN_PART
 from opendas.errors import ConfigError
 from opendas.parts import WORKLOADS
 from opendas.runs.config.product_file import declare_product
@@ -175,6 +177,9 @@ class Gaps(Thirds):
 """
 
 
+PROVEN = THIRDS.replace('    name = "thirds"', '    name = "thirds"\n    proof = "Doe (2030)"')
+
+
 def test_a_kind_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = {
         WORKLOADS: {
@@ -190,10 +195,32 @@ def test_a_kind_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         patch.setattr("opendas.parts.entry_points", lambda group: ())
         # What it returned stands in the release: nobody needs the package to check it.
         assert [check for check in release.verify(rederive=True) if not check.ok] == []
+    path = tmp_path / "out" / "release" / "certificate.json"
+    certificate = json.loads(path.read_text())
+    part = {"kind": WORKLOADS, "name": "thirds", "package": "dummy-workload", "version": "1", "proof": ""}
+    assert certificate["runs"][0]["parts"] == [part]
+    assert UNPROVEN_PART in certificate["runs"][0]["stamps"]
+    assert "thirds of the package dummy-workload 1" in (path.parent / "report.html").read_text()
+    del certificate["runs"][0]["parts"]
+    path.write_text(json.dumps(certificate, indent=1, sort_keys=True))
+    assert any("workloads of other packages" in check.detail for check in release.verify() if not check.ok)
     with pytest.raises(ConfigError, match="without a gap"):
         define(with_workload(kind="gaps"))
     with pytest.raises(ConfigError, match="'none' failed with TypeError for 8 levels"):
         define(with_workload(kind="none"))
+    see(
+        monkeypatch,
+        install(
+            tmp_path / "proven",
+            "dummy-workload",
+            "1",
+            {"proven_workload": PROVEN},
+            {WORKLOADS: {"thirds": "proven_workload:Thirds"}},
+        ),
+    )
+    run = define(with_workload(kind="thirds"))
+    assert run.product.parts[0].proof == "Doe (2030)"
+    assert UNPROVEN_PART not in od.release(run, tmp_path / "proven-out").certificate["runs"][0]["stamps"]
 
 
 def test_ours_are_declared_as_those_of_others_are() -> None:

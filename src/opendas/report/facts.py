@@ -20,7 +20,7 @@ from opendas.errors import FormatError, OpendasError
 from opendas.geography.summary import SpineSummary
 from opendas.measurement.official_losses import AreaLoss
 from opendas.measurement.protected import Protection
-from opendas.parts import ESTIMATORS, MECHANISMS, Origin
+from opendas.parts import ESTIMATORS, MECHANISMS, WORKLOADS, Origin
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import SEVERAL, Account, PureAccount, group_loss
@@ -158,6 +158,11 @@ class RunFacts:
     def mechanism_words(self) -> str:
         """Name of the mechanism, with its package if it is not built in."""
         return self._words(MECHANISMS, self.mechanism)
+
+    @property
+    def workload_words(self) -> str:
+        """Names of workloads of other packages, with these; empty without."""
+        return "; ".join(str(part) for part in self.parts if part.kind == WORKLOADS)
 
     def _words(self, group: str, own: str) -> str:
         return next((str(part) for part in self.parts if part.kind == group), own)

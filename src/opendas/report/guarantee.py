@@ -55,7 +55,8 @@ STAMP_MEANING = {
         "A part of this run comes from another package, which names no argument that it keeps the guarantee. "
         "An estimator is given noisy answers and public information only, and whatever it makes of them has "
         "the guarantee. A mechanism is given true answers, and the guarantee holds if its answers cost what "
-        "it states. What their code does was not verified."
+        "it states. A workload is given a number of levels: whatever partitions it returns, the loss is the "
+        "stated one if they do not depend on the records. What their code does was not verified."
     ),
 }
 

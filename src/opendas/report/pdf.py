@@ -385,6 +385,7 @@ def _budget(run: RunFacts) -> list[Flowable]:
         _paragraph(
             f"{run.mechanism_words}, {run.neighbours} neighbours, {loss_words(run.to_dict())}. Each geolevel "
             "has a share of the total, and each query group a share of its geolevel. Both sum to exactly 1."
+            + (f" Workloads of other packages: {run.workload_words}." if run.workload_words else "")
             + (f" Where the shares come from, as the run file says: {run.source}" if run.source else "")
         ),
     ]

@@ -12,6 +12,7 @@ import numpy as np
 from opendas.arrays import Bools, Ints
 from opendas.errors import ConfigError
 from opendas.geography.spine import Spine
+from opendas.parts import Origin
 from opendas.schema.attributes import Recode, Schema
 from opendas.schema.declarations import (
     Bound,
@@ -127,6 +128,7 @@ class Product:
     # in proportion to the weights.
     workloads: Mapping[str, tuple[tuple[str, Fraction], ...]] = field(default_factory=dict)
     linear: tuple[LinearConstraint, ...] = ()
+    parts: tuple[Origin, ...] = ()  # workloads of other packages, which made some of the recodes
 
     def __repr__(self) -> str:
         return f"Product({self.name}: {self.schema.size:,} cells, {len(self.query_names)} query groups)"

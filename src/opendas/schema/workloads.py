@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from opendas.arrays import Ints
 from opendas.errors import ConfigError, nearest
-from opendas.parts import WORKLOADS, outside_part
+from opendas.parts import WORKLOADS, Origin, outside_part
 from opendas.schema.attributes import Attribute, Recode, label_runs
 
 MOST = 1 << 16
@@ -69,20 +69,20 @@ OWN_WORKLOADS: Mapping[str, LevelPartitions] = MappingProxyType(
 )
 
 
-def find_workload(kind: str) -> LevelPartitions:
-    """Return a workload by name: one of ours, or of another package."""
+def find_workload(kind: str) -> tuple[LevelPartitions, Origin | None]:
+    """Return a workload by name and, if it is not ours, where it comes from."""
     if kind in OWN_WORKLOADS:
-        return OWN_WORKLOADS[kind]
-    part, _ = outside_part(WORKLOADS, kind, OWN_WORKLOADS)
+        return OWN_WORKLOADS[kind], None
+    part, origin = outside_part(WORKLOADS, kind, OWN_WORKLOADS)
     if not callable(getattr(part, "partitions", None)):
         raise ConfigError(f"{kind!r} is not a workload: it needs a method partitions(levels).")
-    return part  # type: ignore[no-any-return]
+    return part, origin
 
 
 def partitions_of(kind: str, levels: int) -> Sequence[npt.ArrayLike]:
     """Return the partitions of a workload; what another package does wrong is a `ConfigError`."""
     try:
-        return tuple(find_workload(kind).partitions(levels))
+        return tuple(find_workload(kind)[0].partitions(levels))
     except ConfigError:
         raise
     except Exception as error:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opendas.errors import ConfigError, FormatError
+from opendas.parts import Origin
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.declarations import (
     Bound,
@@ -66,6 +67,8 @@ def product_to_json(product: Product) -> dict[str, Any]:
         further["prior"] = product.prior.to_dict()
     if product.companion is not None:
         further["companion"] = product_to_json(product.companion)
+    if product.parts:
+        further["parts"] = [part.to_dict() for part in product.parts]
     return {
         "name": product.name,
         "protected_unit": product.protected_unit,
@@ -124,6 +127,7 @@ def product_from_json(value: Mapping[str, Any]) -> Product:
             prior=PriorTable.from_dict(value["prior"]) if "prior" in value else None,
             companion=product_from_json(value["companion"]) if "companion" in value else None,
             linear=tuple(LinearConstraint(**one) for one in value.get("constraints", ())),
+            parts=tuple(map(Origin.from_dict, value.get("parts", ()))),
         )
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         raise FormatError(

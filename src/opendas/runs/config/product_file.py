@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import Field, StringConstraints
 
 from opendas.errors import ConfigError, Finding, nearest
+from opendas.parts import Origin
 from opendas.readers.input.paths import is_file
 from opendas.runs.config.lines import Path as KeyPath
 from opendas.runs.config.lines import line_of
@@ -43,7 +44,7 @@ from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Passes, PassPlan, Product
 from opendas.schema.provenance import PROVENANCE_WORDS, Provenance
 from opendas.schema.query_groups import QueryGroup, Workload
-from opendas.schema.workloads import OWN_WORKLOADS, inside_or_out, partitions_of, recodes_of
+from opendas.schema.workloads import OWN_WORKLOADS, find_workload, inside_or_out, partitions_of, recodes_of
 
 # The tables of passes in run files and product files.
 
@@ -304,6 +305,7 @@ def _product(declared: ProductFile, check: _Checker) -> Product:
         tie=_declared_tie(declared, workload, check),
         companion=_companion(declared, workload, check),
         workloads=workloads,
+        parts=_outside_workloads(declared),
     )
     check.finish()
     if product.structural_zeros and not product.possible.any():
@@ -485,6 +487,12 @@ def _workloads(
             (query, w) for query, w in zip(queries, weights, strict=True) if query is not None
         )
     return found
+
+
+def _outside_workloads(declared: ProductFile) -> tuple[Origin, ...]:
+    kinds = {given.kind for given in declared.workloads.values() if given.kind is not None}
+    origins = (find_workload(kind)[1] for kind in sorted(kinds))
+    return tuple(origin for origin in origins if origin is not None)
 
 
 def _recode(

@@ -310,9 +310,9 @@ class Run:
 
     @property
     def measuring_parts(self) -> tuple[Origin, ...]:
-        """Those of them that measure: the mechanism."""
+        """Those of them that decide what is measured: workloads and the mechanism."""
         word = self.resolved.mechanism.value
-        return (find_mechanism(word)[1],) if is_stated(word) else ()
+        return (*self.product.parts, *((find_mechanism(word)[1],) if is_stated(word) else ()))
 
     def rules(self, constraints: ConstraintTable) -> tuple[LevelRules, ...]:
         """Return how families at each geolevel are estimated."""

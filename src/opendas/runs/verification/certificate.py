@@ -21,7 +21,7 @@ from opendas.errors import FormatError
 from opendas.files.mdf.unit_types import UnitTypes
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.measurement.protection import ProtectionMap
-from opendas.parts import ESTIMATORS, MECHANISMS
+from opendas.parts import ESTIMATORS
 from opendas.readers.input.spec import FRAME_FROM_RECORDS
 from opendas.report.certificate import CERTIFICATE, ReleasedFile, build_certificate, certificate_bytes
 from opendas.report.facts import RunFacts
@@ -82,9 +82,9 @@ def _check_words(run: Run, certified: RunFacts, declared: Sequence[str]) -> None
     )
     measuring = run.measuring_parts
     require(
-        {part for part in parts if part.kind == MECHANISMS} == set(measuring)
+        {part for part in parts if part.kind != ESTIMATORS} == set(measuring)
         and len(parts) == len(named) + len(measuring),
-        "the mechanisms of other packages that the certificate names are not those of the plan.",
+        "the mechanisms or workloads of other packages that the certificate names are not the plan's.",
     )
     require(
         all(part.proof for part in parts) or UNPROVEN_PART in certified.stamps,
