@@ -652,7 +652,7 @@ def evaluate(
     ledger : path, optional
         The book of the data; by default, the release's, or one that covers the input.
     """
-    from opendas.custody.folders import holding
+    from opendas.custody.folders import holding, keep_from_git
     from opendas.files.area_files import areas_of
     from opendas.files.release_folder import ReleaseFolder
     from opendas.metrics.evaluate import evaluate as measure_errors
@@ -678,6 +678,7 @@ def evaluate(
     if save:
         with holding(release.path):
             write_evaluation(release.path / "confidential" / "evaluation" / name, result)
+            keep_from_git(release.path / "confidential")
     return result
 
 

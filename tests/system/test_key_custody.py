@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import shlex
@@ -163,8 +164,6 @@ def test_what_is_no_passphrase_starts_nothing(tmp_path: Path, text: str, code: i
 
 
 def test_households_under_a_passphrase(tmp_path: Path) -> None:
-    import json
-
     data = write_world(tmp_path / "data", random_world(3, 60))
     (tmp_path / "config.json").write_text(json.dumps(configuration(tau=3)))
     given = passphrase_file(tmp_path)
@@ -339,13 +338,44 @@ def test_without_any_umask_nothing_confidential_is_open(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_no_umask")
 def test_exact_tables_are_closed_from_the_first_moment(tmp_path: Path) -> None:
-    import json
-
     data = write_world(tmp_path / "data", random_world(3, 30))
     (tmp_path / "config.json").write_text(json.dumps(configuration(tau=3)))
     words = ("phsafe", tmp_path / "config.json", data, tmp_path / "out", "--mode", "non-private")
     assert command(*words) == 0
     assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o700
+    assert added_by_git(tmp_path) == {"data", "config.json"}
+
+
+def added_by_git(folder: Path) -> set[str]:
+    """Return what git would take up: names at the top, and below ``out`` those of its folders and files."""
+    git = ("git", "-C", str(folder))
+    subprocess.run([*git, "init", "-q"], check=True)
+    said = subprocess.run([*git, "add", "-An"], check=True, capture_output=True, text=True).stdout
+    paths = [Path(line.removeprefix("add '").removesuffix("'")) for line in said.splitlines()]
+    return {"/".join(path.parts[: 2 if path.parts[0] == "out" else 1]) for path in paths}
+
+
+def test_git_takes_up_nothing_confidential(tmp_path: Path) -> None:
+    run, out = write_mini(tmp_path), tmp_path / "out"
+    assert command("measure", run, "--out", out, "--keep-key") == 0
+    assert (out / "confidential/keys/mini.key").exists()
+    assert added_by_git(tmp_path) & {"out/confidential", "out/state"} == set()
+    for folder in ("confidential", "state"):  # as an earlier version left them
+        (out / folder / ".gitignore").unlink()
+    assert command("run", run, "--out", out, "--resume", "--keep-key") == 0
+    assert command("evaluate", out, "--truth", run) == 0
+    assert command("status", out) == command("verify", out) == command("forget-key", out) == 0
+    assert added_by_git(tmp_path) & {"out/confidential", "out/state"} == set()
+
+
+def test_git_takes_up_nothing_confidential_of_household_tables(tmp_path: Path) -> None:
+    data = write_world(tmp_path / "data", random_world(3, 30))
+    (tmp_path / "config.json").write_text(json.dumps(configuration(tau=3)))
+    assert command("phsafe", tmp_path / "config.json", data, tmp_path / "out") == 0
+    found = added_by_git(tmp_path)
+    assert "out/certificate.json" in found
+    assert "out/confidential" not in found
+    assert command("verify", tmp_path / "out") == 0
 
 
 @pytest.mark.parametrize("name", ["confidential", "confidential/keys", "state"])

@@ -372,6 +372,13 @@ def write_atomic(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def keep_from_git(folder: Path) -> None:
+    """Keep git from taking up anything in `folder`, whatever the folders around it say."""
+    path = folder / ".gitignore"
+    if not path.exists():
+        write_atomic(path, b"*\n")
+
+
 def sha256_file(path: Path) -> str:
     """Return the SHA-256 digest of a file, in hexadecimal."""
     digest = hashlib.sha256()

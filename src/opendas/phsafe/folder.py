@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from opendas.custody.folders import make_folder, remove_tree, write_atomic
+from opendas.custody.folders import keep_from_git, make_folder, remove_tree, write_atomic
 from opendas.custody.secret_files import forbid_core_files, private_folder
 from opendas.errors import ConfigError
 from opendas.phsafe.config import Mode
@@ -100,6 +100,7 @@ def exact_folder(out: Path) -> Iterator[Path]:
     make_folder(out.parent)
     private_folder(out)
     try:
+        keep_from_git(out)
         write_atomic(out / _MODE, f"{Mode.NON_PRIVATE}\n".encode())
         yield out
     except BaseException:

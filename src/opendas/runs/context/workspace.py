@@ -22,6 +22,7 @@ from opendas.custody.books import Book, book_of, known_books
 from opendas.custody.folders import (
     flush_tree,
     hold,
+    keep_from_git,
     let_go,
     make_folder,
     open_folder,
@@ -128,6 +129,8 @@ class Workspace:
         try:
             for folder in (self.confidential, self.confidential / "keys", self.state):
                 private_folder(folder)
+            for folder in (self.confidential, self.state):
+                keep_from_git(folder)
             make_folder(self.release)
             self.book = self._book(given)
             """The book that the acts of this folder are in; None where they are in its own ledger."""
