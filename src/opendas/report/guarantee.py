@@ -361,18 +361,22 @@ def _paragraphs(run: RunFacts) -> tuple[str, ...]:
         opening.append(
             "With a secret key and a finite budget, the plan of this run would guarantee the following."
         )
-    bounds = (
-        "keep within its bounds and those of the release that this one is tied to,"
-        if run.tied
-        else "keep within its bounds"
-    )
-    earlier = ", the microdata of that release" if run.tied else ""
+    bounds = "keep within its bounds"
+    if run.tied:
+        bounds += " and those of the release that this one is tied to"
+    shared = f" and {bounds}"
+    sources = "the measurements"
+    if run.invariants:
+        comma = "," if run.tied else ""
+        shared = f", {bounds}{comma} and have exactly the listed invariant values"
+        sources += ", the invariants"
+    if run.tied:
+        sources += ", the microdata of that release"
     return (
         *opening,
-        f"Let U be the inputs that pass validation, share the public frame, {bounds} and have "
-        f"exactly the listed invariant values. For any two inputs in U that differ by {_change(run)}, the "
-        f"measurements are computationally indistinguishable from those of {_loss(run)}. Everything else in "
-        f"the release is computed from the measurements, the invariants{earlier} and public information.",
+        f"Let U be the inputs that pass validation, share the public frame{shared}. For any two inputs in U "
+        f"that differ by {_change(run)}, the measurements are computationally indistinguishable from those "
+        f"of {_loss(run)}. Everything else in the release is computed from {sources} and public information.",
         *_conversion(run),
         *_tied_sentences(run),
         *_units(run),

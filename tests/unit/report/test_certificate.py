@@ -13,6 +13,7 @@ import pytest
 
 from opendas.custody.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE, POPULATED_LEAVES
 from opendas.errors import CheckFailed, ConfigError, FormatError
+from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import epsilon_bun_steinke, epsilon_cks
 from opendas.report.certificate import (
     build_certificate,
@@ -24,6 +25,7 @@ from opendas.report.certificate import (
 )
 from opendas.report.facts import RunFacts
 from opendas.report.guarantee import guarantee_text
+from opendas.schema.declarations import EarlierAct
 from opendas.verify.budget import check_totals
 from opendas.version import issue_date
 
@@ -253,6 +255,22 @@ def test_guarantee_names_what_is_protected_and_what_is_not(persons: RunFacts, pu
     assert "adding or removing one housing unit record" in guarantee_text(pure)
     assert "holds no invariant" in guarantee_text(pure)
     assert "epsilon = 1/2" in guarantee_text(pure)
+
+
+def test_only_a_run_with_invariants_speaks_of_listed_ones(persons: RunFacts, pure: RunFacts) -> None:
+    shared = "pass validation, share the public frame"
+    values = "and have exactly the listed invariant values. For any"
+    assert f"{shared}, keep within its bounds {values}" in guarantee_text(persons)
+    assert "from the measurements, the invariants and public information." in guarantee_text(persons)
+    assert f"{shared} and keep within its bounds. For any" in guarantee_text(pure)
+    assert "from the measurements and public information." in guarantee_text(pure)
+    tied = "keep within its bounds and those of the release that this one is tied to"
+    one = Fraction(1)
+    earlier = EarlierAct("ab" * 32, "old", "person", Mechanism.DISCRETE_GAUSSIAN, Neighbours.BOUNDED, one)
+    assert f"{shared}, {tied}, {values}" in guarantee_text(dataclasses.replace(persons, tied=(earlier,)))
+    text = guarantee_text(dataclasses.replace(pure, tied=(earlier,)))
+    assert f"{shared} and {tied}. For any" in text
+    assert "from the measurements, the microdata of that release and public information." in text
 
 
 def test_computational_term_bounds_the_number_of_draws(persons: RunFacts) -> None:
