@@ -579,7 +579,7 @@ SLOW = frozenset({"a home", "a cache", "folders that cannot be written", *NO_PYT
 
 # Tampering -------------------
 
-BELIEVED = {("issued",), ("commit",), ("version",), ("account", "acts"), ("account", "readings")}
+DECLARED = {("issued",), ("commit",), ("version",), ("account", "acts"), ("account", "readings")}
 """Entries of a certificate that only its signature vouches for, as `verify` says; and known stamps."""
 
 STAMPS = {NOT_FOR_RELEASE, DEMONSTRATION_FRAME, DOMAIN_FROM_RECORDS, CHOSEN_WITH_TRUTH}
@@ -622,7 +622,7 @@ def tampering(folder: Path, draw: random.Random) -> str:
     shutil.copytree(release, at)
     before = bytes_of(at)
     listed = draw.random() < 0.7
-    what, believed = draw.choice(
+    what, declared = draw.choice(
         (_table_changed, _table_changed, _entry_changed, _bytes_changed, _files_changed)
     )(at, draw)
     if bytes_of(at) == before:
@@ -643,7 +643,7 @@ def tampering(folder: Path, draw: random.Random) -> str:
         raise Defect(f"{what}: passes with the office's signature")
     (at / "certificate.sig").unlink(missing_ok=True)
     wrong = [check.name for check in Release(at).verify(rederive=True, allow_seeded=True) if not check.ok]
-    if not wrong and not believed:
+    if not wrong and not declared:
         raise Defect(f"{what}: found by nothing but the signature")
     return "found by verify" if wrong else "found by the signature alone"
 
@@ -717,7 +717,7 @@ def _entry_changed(release: Path, draw: random.Random) -> tuple[str, bool]:
         (release / "certificate.json").write_text(json.dumps(certificate))
     stamps = certificate["runs"][0]["stamps"]
     stamped = "stamps" in place and isinstance(stamps, list) and STAMPS.issuperset(stamps)
-    return what, place in BELIEVED or place[:2] == ("account", "places") or stamped
+    return what, place in DECLARED or place[:2] == ("account", "places") or stamped
 
 
 def _entries(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

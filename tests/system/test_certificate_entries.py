@@ -1,4 +1,4 @@
-"""Every entry of a certificate, one by one: `verify` finds another value there, or says that it believes it.
+"""Every entry of a certificate, one by one: `verify` finds another value there, or lists it as declared.
 
 The attacker writes the certificate again, with its digest on the pages. Pages are not looked at here: they
 are made of the certificate, by whoever has the package.
@@ -25,13 +25,13 @@ from opendas.runs.finished_release import Release
 from opendas.runs.options import RunOptions
 from opendas.runs.release import release
 from opendas.runs.verification import checks
-from opendas.runs.verification.certificate import BELIEVED
+from opendas.runs.verification.certificate import DECLARED
 
 COUNTED = {"families", "fallbacks"}
 """What is counted when a run is estimated again; `test_rederivation.py` has both."""
 
 NAMED = {"version", "commit", "issued", "account"}
-"""Entries that `verify` lists as believed, where another value is one that a certificate may have."""
+"""Entries that `verify` lists as declared, where another value is one that a certificate may have."""
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +79,7 @@ def other(place: tuple[Any, ...], old: Any) -> Any:
 
 
 @pytest.mark.parametrize("made", [with_a_table, second_of_a_book])
-def test_another_value_is_found_or_listed_as_believed(tmp_path: Path, made: Any) -> None:
+def test_another_value_is_found_or_listed_as_declared(tmp_path: Path, made: Any) -> None:
     folder = made(tmp_path)
     certificate = certificate_of(folder)
     places = list(leaves(certificate))
@@ -97,7 +97,7 @@ def test_another_value_is_found_or_listed_as_believed(tmp_path: Path, made: Any)
         if not any(not check.ok and check.name != "documents" for check in found):
             passing.add(place)
     assert passing, "nobody can know which version wrote a release, for instance"
-    words = ", ".join(BELIEVED)
+    words = ", ".join(DECLARED)
     for place in passing:
-        believed = place[0] in NAMED and place[0] in words
-        assert believed or (place[0] == "runs" and place[-1] in COUNTED), place
+        declared = place[0] in NAMED and place[0] in words
+        assert declared or (place[0] == "runs" and place[-1] in COUNTED), place

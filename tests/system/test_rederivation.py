@@ -90,7 +90,7 @@ def test_replicates_are_drawn_again(tmp_path: Path) -> None:
     assert list(wrong) == ["mini: replicates drawn again"]
 
 
-def test_every_fact_is_computed_counted_elsewhere_or_believed(tmp_path: Path) -> None:
+def test_every_fact_is_computed_counted_elsewhere_or_declared(tmp_path: Path) -> None:
     """What the certificate says is not what `verify` says: a fact that nobody computes shows here."""
     copy = released(tmp_path)
     (facts,) = read_runs(copy)
@@ -369,7 +369,7 @@ SIGNED: dict[str, Callable[[Path], None]] = {
     "the version": entry(None, "version", value="9.9"),
     "stamps": unstamped,
 }
-"""What only the signature tells: see what `verify` says it believes."""
+"""What only the signature tells: see what `verify` lists as declared."""
 
 
 @pytest.fixture(scope="module")
@@ -414,7 +414,7 @@ def test_a_change_is_found_whoever_signs(tmp_path: Path, office: tuple[Path, Pat
 
 
 @pytest.mark.parametrize("name", SIGNED)
-def test_what_is_believed_is_the_signers_word(tmp_path: Path, office: tuple[Path, Path], name: str) -> None:
+def test_what_is_declared_is_the_signers_word(tmp_path: Path, office: tuple[Path, Path], name: str) -> None:
     copy = attacked(tmp_path, office, SIGNED[name])
     assert failed(copy, rederive=True, allow_seeded=True) == {}
     wrong = failed(copy, signed_by=office[1], allow_seeded=True)

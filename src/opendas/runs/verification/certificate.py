@@ -1,6 +1,6 @@
 """The certificate made again from plan and files, apart from other checks: by the code that a run uses.
 
-What can be computed is, and compared whole; the rest is the signer's word, and :data:`BELIEVED` says what
+What can be computed is, and compared whole; the rest is the signer's word, and :data:`DECLARED` says what
 that is.
 """
 
@@ -35,7 +35,7 @@ TAKEN = ("records", "families", "fallbacks", "failsafe", "parts", "pyramids", "m
 """Facts that other checks count or compare: records in the microdata, all and by sex and age; families and
 parts of other packages where the estimate is made again."""
 
-BELIEVED = {
+DECLARED = {
     "version, commit, issued": "which program wrote the release, and when",
     "stamps": "that noise without a stamp came from no seed, and a frame without one from a public list",
     "noise": (

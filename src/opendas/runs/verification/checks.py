@@ -12,7 +12,7 @@ from opendas.files.release_folder import ReleaseFolder
 from opendas.files.replicate_files import REPLICATES
 from opendas.report.certificate import read_runs
 from opendas.report.signature import check_signature
-from opendas.runs.verification.certificate import BELIEVED, check_certificate_again, check_pages
+from opendas.runs.verification.certificate import DECLARED, check_certificate_again, check_pages
 from opendas.verify.check import Check, run_check
 from opendas.verify.files import read_certificate
 from opendas.verify.release import estimated
@@ -44,7 +44,7 @@ def checks_again(
     )
     for name, step in steps:
         yield run_check(name, step)
-    yield Check("believed", True, "; ".join(f"{name}: {what}" for name, what in BELIEVED.items()))
+    yield Check("declared", True, "; ".join(f"{name}: {what}" for name, what in DECLARED.items()))
 
 
 def _made_again(release: Path) -> Iterator[Step]:
