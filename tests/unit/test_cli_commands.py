@@ -173,9 +173,12 @@ def test_version_and_help_import_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded(cli, ["verfy"]) == 2
-    assert "did you mean verify?" in capsys.readouterr().err
+@pytest.mark.parametrize(("word", "command"), [("verfy", "verify"), ("release", "run"), ("improve", "tune")])
+def test_an_unknown_command_names_the_nearest(
+    capsys: pytest.CaptureFixture[str], word: str, command: str
+) -> None:
+    assert guarded(cli, [word]) == 2
+    assert f"did you mean {command}?" in capsys.readouterr().err
 
 
 def test_plan_puts_data_on_stdout_and_warnings_on_stderr(calls: Calls) -> None:

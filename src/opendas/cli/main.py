@@ -62,6 +62,8 @@ COMMANDS = {
 }
 """Subcommand to the module that holds its function, in the order a newcomer meets them."""
 
+IN_PYTHON = {"release": "run", "improve": "tune"}
+"""Function of :mod:`opendas.api` to its command, where they differ and another would be the nearest word."""
 
 LEAST_ADDRESSES = 4 << 30
 """Bytes of address space; a small run takes half of it, and some libraries abort where there is none left."""
@@ -89,7 +91,7 @@ class _LazyGroup(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from opendas.errors import nearest
 
-            ctx.fail(f"no command {args[0]!r}; {nearest(args[0], COMMANDS)}")
+            ctx.fail(f"no command {args[0]!r}; {nearest(IN_PYTHON.get(args[0], args[0]), COMMANDS)}")
         return super().resolve_command(ctx, args)
 
 
