@@ -26,9 +26,9 @@ WHERE = "2010 Census, P.L. 94-171, Rhode Island"
 
 def table(errors: object) -> str:
     """Return a Markdown table of a frame of :func:`opendas.experiment`: mean over seeds, and its error."""
-    chosen = errors[errors.metric.eq("mean_abs_error")]
-    found = chosen.groupby(["geolevel", "query", "rho"])["value"].agg(["mean", "sem"])
-    losses = sorted(chosen["rho"].unique())
+    curves = od.curves(errors[errors.metric.eq("mean_abs_error")])
+    found = curves.set_index(["geolevel", "query", "loss"])[["mean", "standard_error"]]
+    losses = sorted(curves["loss"].unique())
     rows = [
         [level, query]
         + ["{:.2f} ± {:.2f}".format(*found.loc[(level, query, rho)].fillna(0.0)) for rho in losses]

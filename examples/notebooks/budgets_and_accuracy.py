@@ -78,14 +78,13 @@ names = {
     "younger_than 8": "people younger than 8",
     "detailed": "all ages, summed",
 }
-sites_only = errors[
-    errors.geolevel.eq("site") & errors.metric.eq("mean_abs_error")
-]
+sites_only = od.curves(
+    errors[errors.geolevel.eq("site") & errors.metric.eq("mean_abs_error")]
+)
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.2), sharex=True)
 for axis, (query, title) in zip(axes, names.items(), strict=True):
     for plan, part in sites_only[sites_only["query"] == query].groupby("plan"):
-        curve = part.groupby("rho")["value"].mean()
-        axis.plot(curve.index, curve, marker="o", label=plan)
+        axis.plot(part["loss"], part["mean"], marker="o", label=plan)
     axis.set(xscale="log", yscale="log", xlabel="rho", title=title)
 axes[0].set_ylabel("mean absolute error of a site, people")
 axes[0].legend(fontsize=8)

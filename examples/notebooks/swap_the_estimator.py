@@ -97,12 +97,12 @@ blocks.pivot_table(
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharex=True)
 for axis, query in zip(axes, ("total", "detailed"), strict=True):
-    for name, part in blocks[blocks["query"] == query].groupby("estimator"):
-        curve = part.groupby("rho")["value"].agg(["mean", "sem"])
+    curves = od.curves(blocks[blocks["query"] == query])
+    for name, curve in curves.groupby("estimator"):
         axis.errorbar(
-            curve.index,
+            curve["loss"],
             curve["mean"],
-            2 * curve["sem"],
+            2 * curve["standard_error"],
             marker="o",
             capsize=3,
             label=name,

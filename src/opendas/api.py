@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from opendas.runs.finished_release import NoisyFile, Release
     from opendas.runs.plan import PlanTable, describe_spine
     from opendas.runs.publish import publish_to
+    from opendas.runs.simulated.curves import curves
     from opendas.runs.simulated.experiment import experiment
     from opendas.runs.simulated.published_replicates import PublishedMicrodata
     from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
@@ -52,6 +53,7 @@ __all__ = [
     "allocate_run",
     "compare",
     "create_ledger",
+    "curves",
     "define",
     "describe_measurements",
     "describe_spine",
@@ -93,6 +95,7 @@ _ELSEWHERE = {
     "Run": "opendas.runs.context.run",
     "advise": "opendas.tuning.advice",
     "allocate_run": "opendas.runs.allocate",
+    "curves": "opendas.runs.simulated.curves",
     "define": "opendas.runs.context.run",
     "describe_spine": "opendas.runs.plan",
     "estimate_published": "opendas.runs.borrowed.taking",

@@ -278,3 +278,68 @@ def test_what_cannot_be_varied(run: od.Run) -> None:
         od.experiment(run, rhos=[1, "2/2"], seeds=1)
     with pytest.raises(ConfigError, match="give rhos"):
         od.experiment(run, epsilons=[1], seeds=1)
+
+
+# Curves -----------------------------------------------------------------------------------------------------
+
+VARIED = ["plan", "estimator", "epsilon_exact", "seed", "value"]
+
+
+def frame_of(*rows: tuple[object, ...]) -> pd.DataFrame:
+    given = {"geolevel": "block", "query": "total", "metric": "mean_abs_error", "geounits": 24}
+    return pd.DataFrame(rows, columns=VARIED).assign(**given, confidential=True)
+
+
+def test_curves_are_means_over_seeds_by_rising_loss() -> None:
+    found = od.curves(
+        frame_of(
+            ("run", "topdown", "10", 0, 1.0),
+            ("run", "topdown", "10", 1, 4.0),
+            ("run", "topdown", "10", 2, 4.0),
+            ("even", "informed", "1/3", 0, 7.0),
+            ("run", "topdown", "2", 0, 8.0),
+            ("run", "topdown", "2", 1, 9.0),
+        )
+    )
+    assert list(found) == [
+        *("plan", "estimator", "geolevel", "query", "metric", "epsilon_exact", "loss"),
+        *("geounits", "seeds", "mean", "standard_error", "confidential"),
+    ]
+    assert found["plan"].tolist() == ["run", "run", "even"]
+    assert found["epsilon_exact"].tolist() == ["2", "10", "1/3"]
+    assert found["loss"].tolist() == [2.0, 10.0, 1 / 3]
+    assert found["geounits"].tolist() == [24] * 3
+    assert found["seeds"].tolist() == [2, 3, 1]
+    assert found["mean"].tolist() == [8.5, 3.0, 7.0]
+    assert found["standard_error"].tolist()[:2] == [0.5, 1.0]  # sqrt(3) / sqrt(3)
+    assert np.isnan(found["standard_error"][2])
+    assert found["confidential"].all()
+
+
+def test_curves_of_an_experiment(run: od.Run) -> None:
+    errors = od.experiment(
+        run, rhos=[2, "1/2"], seeds=2, workers=1, source="synthetic: tests/support/mini.py"
+    )
+    found = od.curves(errors)
+    assert len(found) == len(errors) / 2
+    assert found["rho_exact"].tolist() == ["1/2", "2"] * (len(found) // 2)
+    assert found["geolevel"].unique().tolist() == errors["geolevel"].unique().tolist()
+    assert not found["confidential"].any()
+    assert found.attrs == errors.attrs
+
+
+@pytest.mark.parametrize(
+    ("errors", "rule"),
+    [
+        (frame_of(("run", "topdown", "1", 0, 1.0)).drop(columns=["seed", "value"]), "no seed, value. Give"),
+        (
+            pd.DataFrame({"plan": []}),
+            "no estimator, geolevel, query, metric, rho_exact or epsilon_exact, seed",
+        ),
+        ([1], "no plan, estimator"),
+        (frame_of(*[("run", "topdown", "1", 0, 1.0)] * 2), "twice"),
+    ],
+)
+def test_curves_are_of_the_frame_of_one_experiment(errors: object, rule: str) -> None:
+    with pytest.raises(ConfigError, match=rule):
+        od.curves(errors)

@@ -95,6 +95,7 @@ def test_the_public_names_are_these() -> None:
         "allocate_run",
         "compare",
         "create_ledger",
+        "curves",
         "define",
         "describe_measurements",
         "describe_spine",

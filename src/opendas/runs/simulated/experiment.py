@@ -175,8 +175,7 @@ def experiment(
     Examples
     --------
     >>> errors = od.experiment(run, rhos=["1/2", 1, 2], seeds=20)          # doctest: +SKIP
-    >>> blocks = errors[errors.geolevel.eq("block") & errors.metric.eq("mean_abs_error")]  # doctest: +SKIP
-    >>> blocks.groupby(["rho", "query"])["value"].agg(["mean", "sem"])     # doctest: +SKIP
+    >>> od.curves(errors[errors.geolevel.eq("block") & errors.metric.eq("mean_abs_error")])  # doctest: +SKIP
     """
     try:
         import pandas
