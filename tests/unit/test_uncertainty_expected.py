@@ -126,7 +126,7 @@ def test_the_general_rule_worsens_no_error_of_a_real_plan() -> None:
     better = 0
     for query in ("total", "kind", "detailed"):
         old, new = (
-            e.rows(query).variances(area_covariances(e.tree, e.known, *members, len(sets)))
+            e.rows(query).variances(area_covariances(e.tree, e.messages, *members, len(sets)))
             for e in (first, second)
         )
         assert (new <= old * (1 + 1e-9)).all()

@@ -64,7 +64,7 @@ def read_level_counts(path: Path | str) -> LevelCounts:
         if not wrong:
             try:
                 levels.append(_level(row))
-            except _Wrong as error:
+            except _FieldError as error:
                 wrong = [(error.field, error.rule)]
             except FormatError as error:
                 wrong = [("values", str(error))]
@@ -74,7 +74,7 @@ def read_level_counts(path: Path | str) -> LevelCounts:
     return LevelCounts(tuple(levels), source.strip() if isinstance(source, str) else None)
 
 
-class _Wrong(Exception):
+class _FieldError(Exception):
     """A field that breaks a rule."""
 
     def __init__(self, field: str, rule: str) -> None:
@@ -94,7 +94,7 @@ def _document(path: Path) -> Mapping[str, Any]:
         raise FormatError(f"{path.name}: not UTF-8 text.") from None
     try:
         document = json.loads(text, object_pairs_hook=_once)
-    except _Wrong as error:
+    except _FieldError as error:
         raise FormatError(
             f"{path.name}: not JSON that describes levels.",
             [Finding(path.name, None, error.field, error.rule)],
@@ -114,7 +114,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise _Wrong(ascii(key)[1:-1], "appears twice in one object")
+            raise _FieldError(ascii(key)[1:-1], "appears twice in one object")
         found[key] = value
     return found
 
@@ -150,23 +150,23 @@ def _level(row: Mapping[str, Any]) -> Level:
     if "nodes" in row:
         nodes = row["nodes"]
         if isinstance(nodes, bool) or not isinstance(nodes, int) or not 1 <= nodes <= LARGEST_COUNT:
-            raise _Wrong("nodes", "expected a whole number from 1 to 2**53")
+            raise _FieldError("nodes", "expected a whole number from 1 to 2**53")
         return unknown_counts(name, nodes, fixed=fixed)
     values = _numbers(row["values"], "values")
     mult = _numbers(row["mult"], "mult") if "mult" in row else np.ones(len(values), dtype=np.int64)
     if len(values) != len(mult):
-        raise _Wrong("mult", f"expected one number for each value: {len(values)}, not {len(mult)}")
+        raise _FieldError("mult", f"expected one number for each value: {len(values)}, not {len(mult)}")
     if not mult.any():
-        raise _Wrong("values", "the level is empty; expected at least one node")
+        raise _FieldError("values", "the level is empty; expected at least one node")
     return Level(name, CountHistogram(values, mult), fixed=fixed)
 
 
 def _numbers(values: object, field: str) -> Ints:
     if not isinstance(values, list):
-        raise _Wrong(field, "expected a list of numbers")
+        raise _FieldError(field, "expected a list of numbers")
     for number, value in enumerate(values):
         # A float that is whole is a count that passed through a program without integers.
         whole = type(value) is int or (type(value) is float and value == value // 1)
         if not (whole and 0 <= value <= LARGEST_COUNT):
-            raise _Wrong(f"{field}[{number}]", _WHOLE)
+            raise _FieldError(f"{field}[{number}]", _WHOLE)
     return np.array(values, dtype=np.float64).astype(np.int64)

@@ -171,7 +171,7 @@ def draw(units: Mapping[str, Grouping], shapes: Shapes, official: OfficialAreas 
         max(1, round(width)),
         max(1, round(height)),
         {name: _rings(each, on_grid) for name, each in areas.items()},
-        {name: _whole(on_grid(at)) for name, at in found.items()},
+        {name: _rounded(on_grid(at)) for name, at in found.items()},
     )
 
 
@@ -180,7 +180,7 @@ def _bounds(shape: Any) -> Floats:
     return np.array([[west, south], [east, north]])
 
 
-def _whole(at: Floats) -> list[list[int] | None]:
+def _rounded(at: Floats) -> list[list[int] | None]:
     known: Bools = np.isfinite(at[:, 0]) & np.isfinite(at[:, 1])
     grid = np.round(np.where(known[:, None], at, 0)).astype(np.int64).tolist()
     return [place if k else None for place, k in zip(grid, known.tolist(), strict=True)]

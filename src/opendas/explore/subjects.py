@@ -35,7 +35,7 @@ from opendas.intervals.expected_margins import (
     margin_algebra,
     margin_cost,
 )
-from opendas.measurement.loss import attribute_losses, plan_loss, told_apart, within_losses
+from opendas.measurement.loss import attribute_losses, plan_loss, uses_attribute, within_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.composition import WorstLoss
@@ -60,7 +60,7 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class OnRequest:
     """The expected errors that are worked out on request only, and what they take."""
 
     queries: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class Subject:
 
     untried = ""  # why it cannot, where a run file could say so
 
-    later = Later()
+    later = OnRequest()
 
     never: tuple[str, ...] = ()  # query groups whose expected errors are not worked out
 
@@ -160,7 +160,7 @@ class Subject:
         groups = {name: self.product.workload.group(name) for name in self.queries}
         names = self.product.schema.names
         return {
-            query: tuple(name for name in names if told_apart(self.product, name, group))
+            query: tuple(name for name in names if uses_attribute(self.product, name, group))
             for query, group in groups.items()
         }
 
@@ -401,7 +401,7 @@ class RunSubject(Subject):
     def _margins(self) -> dict[str, tuple[Algebra, RowClasses]]:
         return {}
 
-    def _planned_errors(self) -> tuple[Later, tuple[str, ...]]:
+    def _planned_errors(self) -> tuple[OnRequest, tuple[str, ...]]:
         """Return which errors are worked out on request, and which not: what they take says it."""
         expected, room = expected_total(self._plan(self.start())), available_memory_mb() / 2
         sizes = {name: self.product.workload.group(name).size for name in self.queries}
@@ -409,7 +409,7 @@ class RunSubject(Subject):
         fit = {name: cost for name, cost in costs.items() if cost.megabytes <= room}
         later = {name: cost for name, cost in fit.items() if cost.seconds > AT_ONCE}
         return (
-            Later(
+            OnRequest(
                 tuple(later),
                 sum(cost.seconds for cost in later.values()),
                 max((cost.megabytes for cost in later.values()), default=0.0),

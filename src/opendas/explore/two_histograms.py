@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from opendas.budget.allocation import Budget
 from opendas.errors import ConfigError
-from opendas.explore.subjects import Later, Measured, Pair, RunSubject, Subject
+from opendas.explore.subjects import Measured, OnRequest, Pair, RunSubject, Subject
 from opendas.gls.expected_error import ExpectedRow
 from opendas.privacy.composition import WorstLoss
 from opendas.runs.config.resolve import both_canonical, is_of_second
@@ -47,7 +47,7 @@ class TwoHistograms(Subject):
         self.run_path, self.contribution, self.compares = one.run_path, one.contribution, one.compares
         self.categories, self.untried, self.whole_tree = one.categories, one.untried, one.whole_tree
         self.never = (*_names(one.never, self._mine), *_names(other.never, self._theirs))
-        self.later = Later(
+        self.later = OnRequest(
             (*_names(one.later.queries, self._mine), *_names(other.later.queries, self._theirs)),
             one.later.seconds + other.later.seconds,
             max(one.later.megabytes, other.later.megabytes),

@@ -54,7 +54,7 @@ class Hierarchy:
     @classmethod
     def of(cls, parents: Sequence[npt.ArrayLike]) -> Hierarchy:
         """Return a hierarchy from anything that reads as arrays of whole numbers."""
-        return cls(tuple(_whole(parent, number) for number, parent in enumerate(parents)))
+        return cls(tuple(_integers(parent, number) for number, parent in enumerate(parents)))
 
     @classmethod
     def of_spine(cls, spine: Spine) -> Hierarchy:
@@ -121,7 +121,7 @@ class Hierarchy:
         return tuple(reversed(found))
 
 
-def _whole(parent: npt.ArrayLike, number: int) -> Ints:
+def _integers(parent: npt.ArrayLike, number: int) -> Ints:
     array = np.asarray(parent)
     if array.size and array.dtype.kind not in "iu":
         raise GeographyError(f"hierarchy, level {number + 1} from the top: a parent is a whole number.")

@@ -228,7 +228,7 @@ def _steps(sweep: Sweep) -> Iterator[_Step]:
     leaves = np.ones(len(model.levels[-1]), dtype=np.int64)
 
     def parts(number: int) -> Callable[[Ints], _Messages]:
-        return lambda chosen: _Messages.of(sweep.known(number, chosen))
+        return lambda chosen: _Messages.of(sweep.estimates(number, chosen))
 
     def wholes(number: int) -> Callable[[Ints], _Messages]:
         return lambda chosen: _Messages.of(_wholes(sweep, number, chosen)[1])
@@ -255,7 +255,7 @@ def _steps(sweep: Sweep) -> Iterator[_Step]:
 def _children(sweep: Sweep, number: int, chosen: Ints) -> tuple[SubtreeEstimates, Operators]:
     """Return the sums of the children of some geounits of a level, and the inverses of their covariances."""
     model, level = sweep.model, sweep.model.levels[number]
-    together = sweep.below[number].known(model.domain, chosen)
+    together = sweep.below[number].estimates(model.domain, chosen)
     allowed, plain = level.patterns[level.pattern[chosen]], model.plain_below[number]
     return together, together.covariance.dual(allowed, plain=plain)
 
@@ -270,7 +270,7 @@ def _wholes(sweep: Sweep, number: int, chosen: Ints) -> tuple[SubtreeEstimates, 
     parts = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in chosen])
     sizes = np.append(0, np.cumsum(starts[chosen + 1] - starts[chosen])).astype(np.int64)
     allowed = level.patterns[level.pattern[parts]]
-    together = pooled(sweep.known(number, parts), sizes, allowed)
+    together = pooled(sweep.estimates(number, parts), sizes, allowed)
     some = union(allowed, sizes)
     information = together.covariance.dual(some, plain=False)
     return together, conditioned(model, number, chosen, together, some), information

@@ -100,14 +100,14 @@ def _level(sweep: Sweep, number: int, first: int, last: int, above: Estimates | 
     """Return the estimates of geounits ``first:last``, whole families."""
     model = sweep.model
     level, domain = model.levels[number], model.domain
-    own = sweep.known(number, np.arange(first, last))
+    own = sweep.estimates(number, np.arange(first, last))
     allowed = level.allowed(first, last)
     parents, starts, groups = families(level, first, last)
     given: SubtreeEstimates | None = None
     together: SubtreeEstimates | None = None
     if above is not None:
         here = slice(int(parents[0]), int(parents[-1]) + 1)
-        together = sweep.below[number - 1].known(domain, here)
+        together = sweep.below[number - 1].estimates(domain, here)
         upper = above.take(here.start, here.stop)
         given = SubtreeEstimates(upper.covariance, domain.forward(upper.mean))
     if level.joint is not None:

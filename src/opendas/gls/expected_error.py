@@ -102,14 +102,14 @@ class ExpectedError:
         return CollapsedTree.of(self.parents, self.own)
 
     @cached_property
-    def known(self) -> tuple[UpwardMessage, ...]:
+    def messages(self) -> tuple[UpwardMessage, ...]:
         """What subtrees say about their totals, per level of the tree."""
         return upward(self.tree, self.information)
 
     @cached_property
     def covariances(self) -> tuple[Extended, ...]:
         """Of the estimates from all measurements, in each context of each level of the tree."""
-        return downward(self.tree, self.known)
+        return downward(self.tree, self.messages)
 
     def rows(self, query: str) -> RowClasses:
         """Return the rows of any query group of the product, alike rows together."""
@@ -164,7 +164,7 @@ class ExpectedError:
     def _leaf_sets(
         self, area: npt.NDArray[np.integer], leaf: npt.NDArray[np.integer], areas: int
     ) -> Extended:
-        return area_covariances(self.tree, self.known, area, leaf, areas)
+        return area_covariances(self.tree, self.messages, area, leaf, areas)
 
     def _group(self, query: str) -> QueryGroup:
         return self.plan.product.workload.group(query)

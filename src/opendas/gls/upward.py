@@ -84,7 +84,7 @@ class ChildSums:
     def __len__(self) -> int:
         return len(self.covariance)
 
-    def known(self, domain: Domain, chosen: Ints | slice) -> SubtreeEstimates:
+    def estimates(self, domain: Domain, chosen: Ints | slice) -> SubtreeEstimates:
         """Return the sums below some geounits, by their places here."""
         return SubtreeEstimates(self.covariance.take(chosen), domain.forward(self.mean[chosen]))
 
@@ -98,7 +98,7 @@ class Sweep:
     below: tuple[ChildSums, ...]  # what lies below the geounits of each level but the last
     full: Full  # gives noisy answers once more (:data:`Full`)
 
-    def known(self, number: int, chosen: Ints) -> SubtreeEstimates:
+    def estimates(self, number: int, chosen: Ints) -> SubtreeEstimates:
         """Return the estimates of some geounits of a level from their subtrees; numbers ascend."""
         level, statistics = self.model.levels[number], self.statistics[number]
         if statistics.linear is not None:

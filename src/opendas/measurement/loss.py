@@ -112,7 +112,7 @@ def record_loss(plan: MeasurementPlan) -> Fraction:
     return Fraction(2, budget.neighbours.l2_squared) * budget.total * worst
 
 
-def told_apart(product: Product, attribute: str, query: QueryGroup) -> bool:
+def uses_attribute(product: Product, attribute: str, query: QueryGroup) -> bool:
     """Whether a query group can give different answers for two records that differ in one attribute only."""
     recodes = {recode.name for recode in product.recodes if recode.attribute == attribute}
     return not (recodes | {attribute}).isdisjoint(query.factors)

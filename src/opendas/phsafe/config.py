@@ -161,7 +161,7 @@ class _Checker:
         wanted = ("state_filter", "reader") if mode is Mode.NON_PRIVATE else _KEYS
         for key in wanted:
             if key not in document:
-                self._wrong(key, "is missing")
+                self._note(key, "is missing")
         states = self._states(document["state_filter"]) if "state_filter" in document else ()
         reader = self._word("reader", document.get("reader"), READERS) if "reader" in document else "csv"
         mechanism, budgets, tau = None, {}, {}
@@ -176,46 +176,46 @@ class _Checker:
                 tau = self._taus(document["tau"])
         return Config(states, reader, mechanism, budgets, tau, self.tables)
 
-    def _wrong(self, where: str, what: str) -> None:
+    def _note(self, where: str, what: str) -> None:
         self.problems.append(f"{where}: {what}." if where else f"{what}.")
 
     def _once(self, where: str, value: _Object) -> None:
         for key in value.repeated:
-            self._wrong(f"{where}.{key}".lstrip("."), "is given twice")
+            self._note(f"{where}.{key}".lstrip("."), "is given twice")
 
     def _word(self, where: str, value: Any, words: tuple[str, ...]) -> str:
         if type(value) is str and value in words:
             return value
-        self._wrong(where, f"expected {' or '.join(repr(word) for word in words)}, found {_shown(value)}")
+        self._note(where, f"expected {' or '.join(repr(word) for word in words)}, found {_shown(value)}")
         return words[0]
 
     def _states(self, value: Any) -> tuple[str, ...]:
         where = "state_filter"
         if not isinstance(value, list) or not value:
-            self._wrong(where, f"expected a list of two-digit state codes, found {_shown(value)}")
+            self._note(where, f"expected a list of two-digit state codes, found {_shown(value)}")
             return ()
         unknown = [_shown(code) for code in value if type(code) is not str or code not in STATE_CODES]
         if unknown:
-            self._wrong(where, f"no state has the code {', '.join(unknown)}; write two digits in quotes")
+            self._note(where, f"no state has the code {', '.join(unknown)}; write two digits in quotes")
             return ()
         if len(set(value)) < len(value):
-            self._wrong(where, "a state is listed twice")
+            self._note(where, "a state is listed twice")
         if PUERTO_RICO in value and len(set(value)) > 1:
-            self._wrong(where, f"Puerto Rico ({PUERTO_RICO}) is a run of its own; list it alone")
+            self._note(where, f"Puerto Rico ({PUERTO_RICO}) is a run of its own; list it alone")
         return tuple(sorted(set(value)))
 
     def _names(self, where: str, value: Any, wanted: tuple[str, ...]) -> dict[str, Any]:
         """Return the entries of an object that must have exactly the keys `wanted`."""
         if not isinstance(value, _Object):
-            self._wrong(where, f"expected an object, found {_shown(value)}")
+            self._note(where, f"expected an object, found {_shown(value)}")
             return {}
         self._once(where, value)
         for key in value:
             if key not in wanted:
-                self._wrong(f"{where}.{key}", f"is unknown; {nearest(key, wanted).rstrip('?.')}")
+                self._note(f"{where}.{key}", f"is unknown; {nearest(key, wanted).rstrip('?.')}")
         for key in wanted:
             if key not in value:
-                self._wrong(f"{where}.{key}", "is missing")
+                self._note(f"{where}.{key}", "is missing")
         return {key: value[key] for key in wanted if key in value}
 
     def _budgets(self, value: Any) -> dict[str, dict[Level, Loss]]:
@@ -236,7 +236,7 @@ class _Checker:
 
     def _budget(self, where: str, value: Any) -> Loss | None:
         if not isinstance(value, _Number):
-            self._wrong(where, f"expected a number, found {_shown(value)}")
+            self._note(where, f"expected a number, found {_shown(value)}")
             return None
         if value == "Infinity":
             return INFINITE
@@ -247,7 +247,7 @@ class _Checker:
         if 0 <= exact <= LARGEST_LOSS:
             return exact
         wanted = "of at least 0" if exact < 0 else "up to 1e15, or Infinity"
-        self._wrong(where, f"expected a number {wanted}, found {_shown(value)}")
+        self._note(where, f"expected a number {wanted}, found {_shown(value)}")
         return None
 
     def _taus(self, value: Any) -> dict[str, int]:
@@ -255,7 +255,7 @@ class _Checker:
         wanted = tuple(table.name for table in self.tables if table.has_tau)
         for name, given in self._names("tau", value, wanted).items():
             if not isinstance(given, _Number) or not _TAU.fullmatch(given):
-                self._wrong(f"tau.{name}", f"expected an integer from 1 to 999999, found {_shown(given)}")
+                self._note(f"tau.{name}", f"expected an integer from 1 to 999999, found {_shown(given)}")
             else:
                 taus[name] = int(given)
         return taus

@@ -89,13 +89,13 @@ class _SymmetricLaw:
         From the integer thresholds, with so many bits that at most the last digit of a double is wrong; 0
         below the smallest double.
         """
-        return self._each(k, lambda above, k: above(k))
+        return self._at(k, lambda above, k: above(k))
 
     def pmf(self, k: npt.ArrayLike) -> Floats:
         """Return ``P(X = k)``, float64 in the shape of `k`, as exact as :meth:`tail`."""
-        return self._each(k, lambda above, k: above(k - 1) - above(k))
+        return self._at(k, lambda above, k: above(k - 1) - above(k))
 
-    def _each(self, k: npt.ArrayLike, value: Callable[[Callable[[int], Fraction], int], Fraction]) -> Floats:
+    def _at(self, k: npt.ArrayLike, value: Callable[[Callable[[int], Fraction], int], Fraction]) -> Floats:
         """Evaluate a function of ``P(X > k)`` at each k."""
         assert isinstance(self, DiscreteGaussian | DiscreteLaplace)
         points = np.asarray(k)

@@ -349,7 +349,7 @@ def family_conflict(family: Family, rules: LevelRules) -> ConstraintConflict | N
     if family.parent is not None:
         _add_parent(gathered, family, atoms, sets)
     for child in range(children):
-        where = _where(family, rules.geolevel, [child])
+        where = _in_words(family, rules.geolevel, [child])
         answers = np.concatenate([one.answers[child] for one in held.invariants] or [np.zeros(0, np.int64)])
         for (name, inside), value in zip(sets[bounds:], answers.tolist(), strict=True):
             gathered.add(HeldConstraint(where, f"invariant {name}", "=", value), child * a + inside)
@@ -369,7 +369,7 @@ def family_conflict(family: Family, rules: LevelRules) -> ConstraintConflict | N
     return gathered.conflict()
 
 
-def _where(family: Family, geolevel: str, children: list[int]) -> str:
+def _in_words(family: Family, geolevel: str, children: list[int]) -> str:
     """Return some children in words: by geocode where it is known, else by place in the family."""
     shown = children[:3]
     if family.geocodes is None:
@@ -410,6 +410,6 @@ def _add_joint(gathered: Gathering, family: Family, joint: JointTotal, geolevel:
     """Add totals that several children hold together."""
     for s, total in enumerate(joint.totals.tolist()):
         parts = np.flatnonzero(joint.group == s)
-        where = _where(family, geolevel, parts.tolist())
+        where = _in_words(family, geolevel, parts.tolist())
         columns = (parts[:, None] * atoms + np.arange(atoms)).ravel()
         gathered.add(HeldConstraint(where, f"invariant {joint.name}", "=", total), columns)

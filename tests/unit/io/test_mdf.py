@@ -18,7 +18,7 @@ from support.mdf import write_mdf
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError, GeographyError, SchemaError
 from opendas.files.mdf import layout as mdf_layout
 from opendas.files.mdf import writing as mdf_writer
-from opendas.files.mdf.reading import _whole, read_mdf, read_mdf_records
+from opendas.files.mdf.reading import _undamaged, read_mdf, read_mdf_records
 from opendas.geography.frame import GQ_COLUMNS, Frame, official_codes
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons
@@ -332,4 +332,4 @@ def test_a_disk_that_fails_is_no_damage(code, kind):
         raise OSError(code, "failed")
 
     with pytest.raises(kind):
-        list(_whole(Path("a.parquet"), batches()))
+        list(_undamaged(Path("a.parquet"), batches()))

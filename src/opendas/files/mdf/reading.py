@@ -190,7 +190,7 @@ def _batches(path: Path, layout: Layout) -> Iterator[Any]:
     if path.suffix == ".parquet":
         file = open_parquet(path, dictionaries=text)
         _check_names(path, file.schema_arrow.names, layout)
-        yield from _whole(path, file.iter_batches(batch_size=_BATCH))
+        yield from _undamaged(path, file.iter_batches(batch_size=_BATCH))
         return
     with open(path, "rb") as stream:
         skip = 0
@@ -208,10 +208,10 @@ def _batches(path: Path, layout: Layout) -> Iterator[Any]:
     except pa.ArrowInvalid as error:
         raise FormatError(f"{path.name}: no '|'-separated text with a line of names.") from error
     _check_names(path, reader.schema.names, layout)
-    yield from _whole(path, reader)
+    yield from _undamaged(path, reader)
 
 
-def _whole(path: Path, batches: Iterator[Any]) -> Iterator[Any]:
+def _undamaged(path: Path, batches: Iterator[Any]) -> Iterator[Any]:
     try:
         yield from batches
     except (pa.ArrowInvalid, OSError) as error:

@@ -154,12 +154,12 @@ def write_bureau_file(tree: NoisyTree, folder: Path, companion: NoisyTree | None
             for kind, of, sign in (("DPQuery", _measured, False), ("Constraint", _constraints, True)):
                 path, schema = base / kind / part / "part-00000.parquet", _schema(trees, sign=sign)
                 tables = itertools.chain.from_iterable(of(each, number, start, stop, codes) for each in trees)
-                if write_batches(path, map(partial(_whole, schema), tables), plain=_PLAIN, bounds=_BOUNDS):
+                if write_batches(path, map(partial(_widened, schema), tables), plain=_PLAIN, bounds=_BOUNDS):
                     written.append(path)
     return written
 
 
-def _whole(schema: pa.Schema, table: pa.Table) -> pa.Table:
+def _widened(schema: pa.Schema, table: pa.Table) -> pa.Table:
     """Return rows of one histogram with the columns of all: what is another's divides nothing."""
     stars = pa.repeat(pa.scalar("*"), len(table))
     columns = [table[name] if name in table.column_names else stars for name in schema.names]
