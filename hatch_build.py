@@ -20,7 +20,7 @@ def pattern(path: str) -> str:
 
 
 class TrackedOnly(BuildHookInterface):  # type: ignore[type-arg]
-    """Leaves out what git does not track, and puts the pages that messages name into the wheel."""
+    """Leaves out what git does not track, and puts the pages, with drawings, into the wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Exclude untracked files; an unpacked sdist, which git does not know, is taken as it is."""
@@ -30,9 +30,10 @@ class TrackedOnly(BuildHookInterface):  # type: ignore[type-arg]
         if (root / ".git").exists():
             untracked = self._git("ls-files", "-z", "--others", "--directory")
             self.build_config.target_config.setdefault("exclude", []).extend(map(pattern, untracked))
-            pages = self._git("ls-files", "-z", "docs/*.md")
+            pages = self._git("ls-files", "-z", "docs/*.md", "docs/*.svg")
         else:
-            pages = [path.relative_to(root).as_posix() for path in root.glob("docs/**/*.md")]
+            paths = [*root.glob("docs/**/*.md"), *root.glob("docs/**/*.svg")]
+            pages = [path.relative_to(root).as_posix() for path in paths]
         if self.target_name == "wheel":
             build_data["force_include"].update({str(root / page): f"opendas/{page}" for page in pages})
 

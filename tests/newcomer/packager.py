@@ -5,6 +5,7 @@ The first argument is the repository, or an unpacked sdist of it.
 
 from __future__ import annotations
 
+import posixpath
 import re
 import subprocess
 import sys
@@ -43,6 +44,12 @@ with zipfile.ZipFile(wheel) as archive:
     names = archive.namelist()
     held = {name for name in names if ".dist-info/" not in name}
     pages = {name.removeprefix("opendas/") for name in held if name.startswith("opendas/docs/")}
+    linked = {
+        posixpath.normpath(posixpath.join(posixpath.dirname(page), target))
+        for page in pages
+        if page.endswith(".md")
+        for target in re.findall(r"\]\(([^)\s#:]+)(?:#[^)\s]*)?\)", archive.read(f"opendas/{page}").decode())
+    }
     named = set()
     for name in held:
         if name.endswith((".py", ".j2")):
@@ -50,6 +57,9 @@ with zipfile.ZipFile(wheel) as archive:
 assert {f"src/{name}" for name in held if "/docs/" not in name} <= tracked
 assert pages <= tracked
 assert named <= pages, sorted(named - pages)
+absent = {path for path in linked - pages if not re.fullmatch(r"docs/notebooks/\w+\.(ipynb|png)", path)}
+assert any(path.endswith(".svg") for path in linked), "pages show drawings"
+assert not absent, sorted(absent)  # the notebooks are in the repository only: each page holds its cells
 assert names == zipfile.ZipFile(other).namelist(), "the wheel of the clone is that of the sdist"
 print(f"{len(shipped)} files in the sdist, {len(held)} in the wheel, {len(named)} pages that it names")
 
