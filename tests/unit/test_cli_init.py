@@ -309,6 +309,30 @@ def test_ages_are_neither_counts_nor_codes_of_groups(tmp_path: Path) -> None:
     assert guess.attributes["pupil_age"] == tuple(map(str, range(4, 19)))
 
 
+def test_numbers_taken_as_labels_may_be_incomplete(tmp_path: Path) -> None:
+    def stays(numbers: list[int]) -> tuple[str, ...]:
+        rows = "".join(f"W{n % 3},{number}\n" for n, number in enumerate(numbers * 30))
+        guess = guessed(tmp_path, f"ward,stay\n{rows}")
+        assert len(guess.attributes["stay"]) == len(numbers)
+        return guess.unsure
+
+    (said,) = stays([number for number in range(1, 41) if number != 31])
+    assert "stay has 39 different whole numbers, taken as labels" in said
+    assert "1 number does not occur" in said
+    assert "2 numbers do not occur" in stays([*range(20), 22])[0]
+    assert "refuses it" in said
+    empty = "".join(f"W{n % 3},{n % 13 * 2 or ''}\n" for n in range(390)) + "W1,1\n"
+    assert "counts it as 'not given'" in guessed(tmp_path, f"ward,stay\n{empty}").unsure[0]
+    assert stays([*range(1, 41)]) == stays([*range(11), 20]) == ()
+
+
+def test_one_row_or_one_place_is_said_to_be_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has one row"):
+        guessed(tmp_path, "region,sex\nR1,f\n")
+    with pytest.raises(ConfigError, match=r"region says where .* --geography region;"):
+        guessed(tmp_path, "region,sex\nR1,f\nR1,m\n")
+
+
 def test_votes_are_counted_at_the_polling_station(tmp_path: Path) -> None:
     rows = "".join(
         f"K{n // 10},K{n // 10}-{n % 10},{party},{n % 30 + 9}\n"

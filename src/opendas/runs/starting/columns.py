@@ -41,6 +41,7 @@ _WEIGHT = re.compile(
 )
 _FEW_NUMBERS = 100
 _FEW_AGES = 12
+"""So many different whole numbers, or fewer, are labels, ages included; of more, some may be missing."""
 _GROWN = 40
 """Ages up to this are labels: groups for a whole life would leave two or three of them."""
 _AGE = re.compile(
@@ -151,6 +152,19 @@ class Column:
     def is_number_or_code(self) -> bool:
         """Whether its whole numbers could be codes as well: the name does not say that they are ages."""
         return self.role == Role.NUMBER and self.is_whole and not self.is_age
+
+    @property
+    def absent_numbers(self) -> int:
+        """How many numbers between the least and greatest do not occur, where many are taken as labels."""
+        if self.role != Role.LABELS or len(self.labels) <= _FEW_AGES or not self.is_whole:
+            return 0
+        found = {int(value.partition(".")[0]) for value in self.labels}
+        return max(found) - min(found) + 1 - len(found)
+
+    @property
+    def is_one_place(self) -> bool:
+        """Whether its name is that of a place, and all rows have the same value, not an empty one."""
+        return self.role == Role.CONSTANT and self.named_place is not None and bool(self.labels)
 
     @property
     def could_number_units(self) -> bool:

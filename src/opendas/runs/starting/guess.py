@@ -182,6 +182,11 @@ def guess_table(
         wide = wide_table(columns)
         if wide is not None:
             raise ConfigError(_melt_first(path, wide))
+    if any(len(column.of_row) == 1 for column in columns.values()):
+        raise ConfigError(
+            f"{path.name} has one row, which does not show what its columns are. Give a table with more "
+            "rows, or write a product file and a run file by hand."
+        )
     geocode, unsure = _geocode(path, columns, declared)
     uppers = _upper_columns(columns, geocode, declared)
     _refuse_no_codes(path, [columns[name] for name in (geocode, *uppers)])
@@ -314,6 +319,13 @@ def _geocode(path: Path, columns: Mapping[str, Column], declared: Declared) -> t
             f"but one {best.name} lies in several of them. Name the columns of places with --geography.",
         )
     coded = [column for column in columns.values() if column.could_be_place]
+    same = [column.name for column in columns.values() if column.is_one_place]
+    if not coded and same:
+        raise ConfigError(
+            f"{path.name}: by its name, {same[0]} says where a record belongs, but all rows have the same "
+            f"value. If all records belong there, give --geography {same[0]}; else name the columns of "
+            "places with --geography TOP,...,LEAF."
+        )
     if not coded:
         raise ConfigError(
             f"{path.name}: no column seems to say where a record belongs. Name the columns of places with "
@@ -413,7 +425,10 @@ _FEW_NUMBERS = 100
 
 
 def _perhaps_codes(taken: Iterable[Column]) -> Iterator[str]:
-    """Name columns of whole numbers that are put into classes, and could be codes, or number households."""
+    """Name columns of whole numbers that may be something else than they are taken for.
+
+    Those in classes could be codes, or number households; those taken as labels could be incomplete.
+    """
     for column in taken:
         if column.could_number_units:
             yield (
@@ -426,6 +441,15 @@ def _perhaps_codes(taken: Iterable[Column]) -> Iterator[str]:
                 f"{column.name} has {len(column.labels)} different whole numbers: the files put them into "
                 "classes. If they are codes, list them in the product file, and remove their bins from the "
                 "run file."
+            )
+        if absent := column.absent_numbers:
+            what = "number does" if absent == 1 else "numbers do"
+            fate = f"counts it as {NOT_GIVEN!r}" if column.has_empty else "refuses it"
+            yield (
+                f"{column.name} has {len(column.labels)} different whole numbers, taken as labels. Between "
+                f"the least and the greatest, {absent:,} {what} not occur. Where a later record has such a "
+                f"number, a run {fate}. List all that can occur in the product file; or list classes there, "
+                "and where they begin as bins in the run file."
             )
 
 
