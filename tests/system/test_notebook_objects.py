@@ -28,7 +28,7 @@ def test_reprs_are_short_and_tables_are_tables(made: tuple[od.Run, od.Release]) 
     said = (od.account(run), od.NoisyFile(release.path), od.compare(release, release), *od.advise(run))
     said += (od.account(rho=1), od.discrete_gaussian(3), od.evaluate(release, truth=run, save=False))
     said += (run.product, run.budget, run.plan, run.spine, run.frame, run.read())
-    for each in (*shown, *said):
+    for each in (*shown, *said, run.resolved, run.protection):
         assert len(repr(each)) < 300
         assert "object at 0x" not in repr(each)
     assert repr(od.account(run)).startswith("PlanAccount(mini: rho 2, epsilon ")

@@ -71,6 +71,9 @@ class ProtectionMap:
     facts: PublicFacts
     patterns: LeafPatterns
 
+    def __repr__(self) -> str:
+        return f"ProtectionMap({self.plan.product.name}: {len(self.patterns.of_leaf):,} leaves)"
+
     @classmethod
     def of(
         cls, plan: MeasurementPlan, frame: Frame | None = None, table: ConstraintTable | None = None

@@ -291,6 +291,9 @@ class Resolved:
     # The measurements of others that this run estimates from, instead of measuring.
     published: PublishedFile | None = None
 
+    def __repr__(self) -> str:
+        return f"Resolved({self.product.name}, {self.mechanism}, {self.estimator}, {' > '.join(self.levels)})"
+
 
 def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True) -> Resolved:
     """Settle what a run file means.
