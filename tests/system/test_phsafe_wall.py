@@ -214,9 +214,11 @@ def test_a_run_writes_these_files_and_no_others(tmp_path: Path) -> None:
     assert set(files(case.out)) - set(public(case.out)) == {
         ".opendas.lock",
         "ledger.jsonl",
+        "confidential/.gitignore",
         "confidential/mode",
         "confidential/inputs/phsafe.json",
         "confidential/logs/phsafe.jsonl",
+        "confidential/state/.gitignore",
         "confidential/state/phsafe/run.json",
         "confidential/timings/phsafe.json",
         "confidential/validation/warnings.json",

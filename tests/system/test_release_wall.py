@@ -89,7 +89,9 @@ def test_a_run_writes_these_files_and_no_others(tmp_path: Path, estimator: str) 
     assert rest == {
         ".opendas.lock",
         "ledger.jsonl",
+        "state/.gitignore",
         "state/mini/run.json",
+        "confidential/.gitignore",
         "confidential/inputs/mini.json",
         "confidential/timings/mini.json",
         "confidential/timings/mini_families.parquet",
