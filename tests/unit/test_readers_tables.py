@@ -121,7 +121,10 @@ def test_a_label_that_looks_like_a_code_is_a_label(tmp_path: Path) -> None:
     data = make_reader(spec(tmp_path, path, product=product(schema=schema))).read()
     assert data.histogram.cells.tolist() == [0, 3]
     bad = records_file(tmp_path, [["a01", "0", "x"]])
-    with pytest.raises(SchemaError):
+    with pytest.raises(SchemaError, match=r"expected one of 2, 1$"):
+        make_reader(spec(tmp_path, bad, product=product(schema=schema))).read()
+    bad = records_file(tmp_path, [["a01", "1", "w"]])
+    with pytest.raises(SchemaError, match=r"expected one of x, y, z, or a code from 0 to 2$"):
         make_reader(spec(tmp_path, bad, product=product(schema=schema))).read()
 
 

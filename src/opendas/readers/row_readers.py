@@ -192,8 +192,8 @@ class LongForm:
             if other is not None:
                 cells += codes_or_other(batch, column, attribute.levels, other)
                 continue
-            rule = _level_rule(attribute.levels)
-            codes = codes_of(batch, column, attribute_keys(attribute), rule, log, asked)
+            keys = attribute_keys(attribute)
+            codes = codes_of(batch, column, keys, _level_rule(attribute.levels, keys), log, asked)
             wrong |= codes < 0
             cells += codes
         if self.second is not None and there is not None and asked is not None:
@@ -275,10 +275,11 @@ def _edges(spec: ReaderSpec, attribute: Attribute) -> Floats | None:
     return np.array(edges, dtype=np.float64)
 
 
-def _level_rule(levels: Sequence[str]) -> str:
-    if len(levels) <= 8:
-        return f"expected one of {', '.join(levels)}, or a code from 0 to {len(levels) - 1}"
-    return f"expected one of {len(levels)} level labels ({levels[0]}, {levels[1]}, ...) or a code from 0"
+def _level_rule(levels: Sequence[str], keys: Mapping[str, int]) -> str:
+    few = len(levels) <= 8
+    listed = ", ".join(levels) if few else f"{len(levels)} level labels ({levels[0]}, {levels[1]}, ...)"
+    codes = f", or a code from 0 to {len(levels) - 1}" if "0" in keys and "0" not in levels else ""
+    return f"expected one of {listed}{codes}"
 
 
 class RowReader(Reader):
