@@ -58,13 +58,14 @@ class Geocodes:
 def attribute_keys(attribute: Attribute) -> dict[str, int]:
     """Return the code of every text that may stand for a level of `attribute`.
 
-    Level labels, and 0-based codes unless a label itself looks like one: what a value means must not
-    depend on the other values of the data. "1.0" is another way to write "1", in labels as in values.
+    Level labels, and 0-based codes unless a label is a number itself: of ages from 50, 3 is none and not
+    the fourth. "1.0" is another way to write "1", in labels as in values.
     """
     labels = {label: code for code, label in enumerate(attribute.levels)}
     keys = {without_zeros(label): code for label, code in labels.items()} | labels
-    numbers = {str(code): code for code in range(len(attribute))}
-    return keys if keys.keys() & numbers.keys() else numbers | keys
+    if any(map(_DECIMAL.fullmatch, keys)):
+        return keys
+    return {str(code): code for code in range(len(attribute))} | keys
 
 
 _ZEROS = re.compile(r"([0-9]+)\.0+")
