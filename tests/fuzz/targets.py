@@ -23,7 +23,8 @@ from opendas.phsafe.run import HouseholdOptions, validate_input
 from opendas.readers import InputData, ReaderSpec, UnitsSpec, make_reader
 from opendas.readers.frame.block_assignment import with_assignments
 from opendas.runs.plan import make_plan
-from opendas.runs.starting.guess import columns_of, guess_table
+from opendas.runs.starting.guess import guess_table
+from opendas.runs.starting.reading import columns_of
 from opendas.runs.starting.wide import melt
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.tuning.targets import load_targets

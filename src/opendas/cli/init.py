@@ -203,7 +203,8 @@ def _guess_table(files: TableFiles, columns: _Columns, unit: str | None, *, inte
 
 def _ask_columns(data: Path, columns: _Columns) -> TableGuess:
     """Ask which column is what, offering the guess, until the answers fit the table."""
-    from opendas.runs.starting.guess import Declared, columns_of, guess_table
+    from opendas.runs.starting.guess import Declared, guess_table
+    from opendas.runs.starting.reading import columns_of
 
     found = columns_of(data)
     for column in found.values():
@@ -249,7 +250,7 @@ def _ask_edges(column: Column, edges: Sequence[float]) -> tuple[float, ...]:
 
 
 def _melt_table(files: TableFiles, wanted: str, unit: str | None) -> None:
-    from opendas.runs.starting.guess import columns_of
+    from opendas.runs.starting.reading import columns_of
     from opendas.runs.starting.table_files import write_melted
 
     guess, said = write_melted(files, columns_of(files.data), wanted, unit)

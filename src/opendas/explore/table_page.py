@@ -13,11 +13,11 @@ from opendas.runs.starting.columns import MOST_LEVELS, Column, Role, edges_text,
 from opendas.runs.starting.guess import (
     TableGuess,
     Use,
-    columns_of,
     declared_by_use,
     guess_table,
     level_labels,
 )
+from opendas.runs.starting.reading import columns_of
 from opendas.runs.starting.table_files import (
     FROM_RECORDS,
     TableFiles,

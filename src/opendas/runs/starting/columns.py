@@ -39,7 +39,8 @@ _WEIGHT = re.compile(
     r"(.*[_ .])?(weights?|wts?|wgts?)[_ ]?[0-9]*|(p|h)?wgtp[0-9]*|(per|hh|final|sample|rep)_?w(eigh)?t[0-9]*",
     re.IGNORECASE,
 )
-_FEW_NUMBERS = 100
+FEW_NUMBERS = 100
+"""Different whole numbers of a column, or fewer, that could be codes."""
 _FEW_AGES = 12
 """So many different whole numbers, or fewer, are labels, ages included; of more, some may be missing."""
 _GROWN = 40
@@ -172,7 +173,7 @@ class Column:
         widths = {len(value) for value in self.labels}
         few = len(self.of_row) < _FEWEST_A_PLACE * len(self.labels)
         one = len(widths) == 1 and min(widths) >= 4
-        return self.is_number_or_code and len(self.labels) > _FEW_NUMBERS and few and one
+        return self.is_number_or_code and len(self.labels) > FEW_NUMBERS and few and one
 
     @property
     def is_age(self) -> bool:

@@ -10,26 +10,30 @@ from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv as pacsv
-import pyarrow.parquet as pq
 
 from opendas.arrays import Ints
 from opendas.custody.protected_units import unit_of_column
-from opendas.errors import ConfigError, EnvironmentFailure, FormatError
-from opendas.readers.columns.csv_parquet import column_names, csv_form, is_parquet
+from opendas.errors import ConfigError
+from opendas.readers.columns.csv_parquet import column_names
 from opendas.readers.columns.identifiers import seems_identifier
-from opendas.runs.config.model import RESERVED_GEOLEVELS
 from opendas.runs.starting.columns import (
+    FEW_NUMBERS,
     MOST_DECLARED,
     MOST_LEVELS,
     Column,
     Role,
     bin_labels,
-    look_at,
-    nested,
     proposed_bins,
 )
+from opendas.runs.starting.geolevels import (
+    Level,
+    leaf_column,
+    levels_of,
+    refuse_no_codes,
+    same_as,
+    upper_columns,
+)
+from opendas.runs.starting.reading import columns_of
 from opendas.runs.starting.wide import WideTable, wide_table
 from opendas.schema.attributes import RESERVED_NAMES
 
@@ -103,7 +107,7 @@ class TableGuess:
     attributes: Mapping[str, tuple[str, ...]]  # level labels, by attribute
     columns: Mapping[str, str]  # column of each attribute
     # (name, prefix or None, column or None) of each geolevel, top first, the leaf last.
-    levels: tuple[tuple[str, int | None, str | None], ...]
+    levels: tuple[Level, ...]
     left_out: Mapping[str, str]  # columns that were not taken, and why
     unit_id: str | None = None  # column that seems to say whose a record is, where some have several
     # Where the levels of an attribute begin whose column holds numbers.
@@ -155,15 +159,6 @@ class TableGuess:
         return entries
 
 
-def columns_of(path: Path) -> dict[str, Column]:
-    """Read a CSV or Parquet table and say what each of its columns seems to be.
-
-    Raises `ConfigError` if there is no such file; `FormatError` if it is no table.
-    """
-    table = _read(path)
-    return {name: look_at(name, table.column(name)) for name in table.column_names}
-
-
 def guess_table(
     path: Path, declared: Declared | None = None, columns: Mapping[str, Column] | None = None
 ) -> TableGuess:
@@ -187,11 +182,16 @@ def guess_table(
             f"{path.name} has one row, which does not show what its columns are. Give a table with more "
             "rows, or write a product file and a run file by hand."
         )
-    geocode, unsure = _geocode(path, columns, declared)
-    uppers = _upper_columns(columns, geocode, declared)
-    _refuse_no_codes(path, [columns[name] for name in (geocode, *uppers)])
+    unsure: tuple[str, ...] = ()
+    if declared.geography:
+        *above, geocode = declared.geography
+        uppers = tuple(above)
+    else:
+        geocode, unsure = leaf_column(path, columns)
+        uppers = upper_columns(columns, geocode, declared.attributes or ())
+    refuse_no_codes(path, [columns[name] for name in (geocode, *uppers)])
     unread = {geocode, *uppers}
-    same = set() if declared.attributes is not None else _same_as(columns[geocode], columns.values())
+    same = set() if declared.attributes is not None else same_as(columns[geocode], columns.values())
     rest = [column for name, column in columns.items() if name not in unread | same]
     count = declared.count or None
     if declared.count is None:
@@ -228,7 +228,7 @@ def guess_table(
                 name: level_labels(columns[column], bins.get(name)) for name, column in names.items()
             },
             columns=names,
-            levels=_levels(list(columns[geocode].labels), geocode, uppers),
+            levels=levels_of(list(columns[geocode].labels), geocode, uppers),
             left_out={
                 name: f"it says the same as {geocode}" if name in same else column.why_left_out()
                 for name, column in columns.items()
@@ -267,21 +267,6 @@ def _check_declared(path: Path, declared: Declared, columns: Mapping[str, Column
             )
 
 
-def _refuse_no_codes(path: Path, places: Iterable[Column]) -> None:
-    for column in places:
-        if column.has_empty:
-            raise ConfigError(
-                f"{path.name}: {column.name} is empty in some rows, so they lie nowhere. Give them a code of "
-                "their own, such as none, or name other columns of places with --geography."
-            )
-        if not column.can_be_place:
-            raise ConfigError(
-                f"{path.name}: {column.name} cannot be the place of a record: some values are not printable "
-                "ASCII, or have spaces around them. Write codes for them, or name other columns of places "
-                "with --geography."
-            )
-
-
 def _melt_first(path: Path, wide: WideTable) -> str:
     if not wide.parts:
         return (
@@ -296,82 +281,6 @@ def _melt_first(path: Path, wide: WideTable) -> str:
         f"long table is needed, with one row for each {wide.geocode} and column. --melt all writes it, with "
         "its product file and run file; --melt A,B,... or --melt FIRST..LAST takes some of the columns."
     )
-
-
-def _geocode(path: Path, columns: Mapping[str, Column], declared: Declared) -> tuple[str, tuple[str, ...]]:
-    """Choose the leaf by name, else by the form of codes; an identifier of rows or persons never is it.
-
-    Returns the column, and what is not sure of it.
-    """
-    if declared.geography:
-        return declared.geography[-1], ()
-    named = [
-        column for column in columns.values() if column.role == Role.PLACE and column.named_place is not None
-    ]
-    if named:
-        named = [column for column in named if column.can_be_place] or named
-        best = min(named, key=lambda column: (column.named_place or 0, -len(column.values)))
-        beside = [column.name for column in named if column is not best and not best.determines(column)]
-        if not beside:
-            return best.name, ()
-        return best.name, (
-            f"{best.name} was taken as the place of a record. {', '.join(beside)} could be places as well, "
-            f"but one {best.name} lies in several of them. Name the columns of places with --geography.",
-        )
-    coded = [column for column in columns.values() if column.could_be_place]
-    same = [column.name for column in columns.values() if column.is_one_place]
-    if not coded and same:
-        raise ConfigError(
-            f"{path.name}: by its name, {same[0]} says where a record belongs, but all rows have the same "
-            f"value. If all records belong there, give --geography {same[0]}; else name the columns of "
-            "places with --geography TOP,...,LEAF."
-        )
-    if not coded:
-        raise ConfigError(
-            f"{path.name}: no column seems to say where a record belongs. Name the columns of places with "
-            "--geography TOP,...,LEAF (for instance --geography hospital,ward), or answer the questions of "
-            "--interactive."
-        )
-    best = max(coded, key=lambda column: len(column.values))
-    others = [column.name for column in coded if column is not best]
-    also = f" {', '.join(others)} could be places as well." if others else ""
-    return best.name, (
-        f"{best.name} was taken as the place of a record for its values alone, which look like codes of "
-        f"places.{also} Name the columns of places with --geography.",
-    )
-
-
-def _upper_columns(columns: Mapping[str, Column], geocode: str, declared: Declared) -> tuple[str, ...]:
-    """Return columns that the leaf determines, nested in each other, coarsest first."""
-    if declared.geography:
-        return tuple(declared.geography[:-1])
-    leaf = columns[geocode]
-    if leaf.tells_rows_apart:
-        return ()
-    return nested(
-        column
-        for name, column in columns.items()
-        if name != geocode
-        and name not in (declared.attributes or ())
-        and column.role in (Role.PLACE, Role.LABELS, Role.TEXT)
-        and column.can_be_place
-        and 1 < len(column.values) < len(leaf.values)
-        and leaf.determines(column)
-    )
-
-
-def _same_as(leaf: Column, columns: Iterable[Column]) -> set[str]:
-    """Return the columns with one value for each leaf, such as the names of places beside their codes."""
-    if leaf.tells_rows_apart:
-        return set()
-    return {
-        column.name
-        for column in columns
-        if column is not leaf
-        and column.role in (Role.PLACE, Role.LABELS, Role.TEXT)
-        and len(column.values) == len(leaf.values)
-        and leaf.determines(column)
-    }
 
 
 def _count(columns: Sequence[Column]) -> str | None:
@@ -421,9 +330,6 @@ def level_labels(column: Column, edges: Sequence[float] | None = None) -> tuple[
     return (*labels, NOT_GIVEN) if column.has_empty else labels
 
 
-_FEW_NUMBERS = 100
-
-
 def _perhaps_codes(taken: Iterable[Column]) -> Iterator[str]:
     """Name columns of whole numbers that may be something else than they are taken for.
 
@@ -436,7 +342,7 @@ def _perhaps_codes(taken: Iterable[Column]) -> Iterator[str]:
                 "put them into classes. If they number households or other units, leave it out: name the "
                 "others with --attributes."
             )
-        if column.is_number_or_code and len(column.labels) <= _FEW_NUMBERS:
+        if column.is_number_or_code and len(column.labels) <= FEW_NUMBERS:
             yield (
                 f"{column.name} has {len(column.labels)} different whole numbers: the files put them into "
                 "classes. If they are codes, list them in the product file, and remove their bins from the "
@@ -521,7 +427,7 @@ def declared_table(
         count=count,
         attributes=dict.fromkeys(columns, ()),
         columns=columns,
-        levels=_levels([], geocode, tuple(above)),
+        levels=levels_of([], geocode, tuple(above)),
         left_out={name: "not named" for name in header if name not in wanted},
     )
 
@@ -536,70 +442,6 @@ def _refuse_unknown(path: Path, wanted: Sequence[str], header: Sequence[str]) ->
         raise ConfigError(
             f"{twice} is named twice: name a column once in --geography, --attributes and --count together."
         )
-
-
-def _read(path: Path) -> pa.Table:
-    """Read every column as text: a code such as 007 is no number."""
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such file.")
-    kind = "CSV table in UTF-8 with a header row and equally many fields in each row"
-    try:
-        if is_parquet(path):
-            kind = "Parquet table whose columns can be written as text"
-            table = pq.read_table(path)
-            _refuse_repeated(path, table.column_names)
-            table = pa.table({name: table.column(name).cast(pa.string()) for name in table.column_names})
-            table.validate(full=True)
-            return _with_rows(path, table)
-        form = csv_form(path)
-        how = pacsv.ReadOptions(skip_rows=form.skip), pacsv.ParseOptions(delimiter=form.delimiter)
-        with pacsv.open_csv(path, *how) as reader:
-            names = reader.schema.names
-        options = pacsv.ConvertOptions(column_types={name: pa.string() for name in names})
-        table = pacsv.read_csv(path, *how, options)
-    except OSError as error:
-        if error.errno is not None:
-            raise EnvironmentFailure(f"{path}: {error.strerror or 'cannot be read'}.") from None
-        raise _why_not(path, kind) from None
-    except FormatError as error:
-        raise (error if _in_utf8(path) else _why_not(path, kind)) from None
-    except (pa.ArrowException, UnicodeDecodeError):
-        raise _why_not(path, kind) from None
-    return _with_rows(path, table)
-
-
-def _why_not(path: Path, kind: str) -> FormatError:
-    """Say why a file is no table; the reader's own message may quote a row."""
-    if _in_utf8(path):
-        return FormatError(f"{path.name}: cannot be read as a {kind}.")
-    return FormatError(
-        f"{path.name}: it is not in UTF-8. Convert it with `iconv -f LATIN1 -t UTF-8 OLD.csv > NEW.csv`; for "
-        "LATIN1 write its encoding."
-    )
-
-
-def _in_utf8(path: Path) -> bool:
-    """Whether a file is text in UTF-8, or none that could be converted."""
-    if is_parquet(path) or path.suffix == ".gz":
-        return True
-    try:
-        with path.open(encoding="utf-8") as file:
-            for _ in file:
-                pass
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _refuse_repeated(path: Path, names: list[str]) -> None:
-    if len(set(names)) < len(names):
-        raise FormatError(f"{path.name}: two columns have the same name.")
-
-
-def _with_rows(path: Path, table: pa.Table) -> pa.Table:
-    if table.num_rows == 0:
-        raise FormatError(f"{path.name}: the table has no rows.")
-    return table
 
 
 def in_order(values: Iterable[str]) -> tuple[str, ...]:
@@ -623,36 +465,3 @@ def _attribute_names(columns: list[str]) -> dict[str, str]:
             name += "_"
         names[name] = column
     return names
-
-
-def _levels(
-    leaves: list[str], geocode: str, uppers: tuple[str, ...]
-) -> tuple[tuple[str, int | None, str | None], ...]:
-    """Guess the hierarchy: one root, then columns or code prefixes, then the leaf."""
-    taken = {"all"}
-    levels: list[tuple[str, int | None, str | None]] = [("all", 0, None)]
-    levels += [(_geolevel_name(column, taken), None, column) for column in uppers]
-    if not uppers and len({len(code) for code in leaves}) == 1:
-        levels += [(_geolevel_name(f"first{width}", taken), width, None) for width in _prefixes(leaves)]
-    return (*levels, (_geolevel_name(geocode, taken), None, None))
-
-
-def _geolevel_name(column: str, taken: set[str]) -> str:
-    """Return a column's name as one that a geolevel may have, and take it."""
-    name = re.sub(r"[^\w .-]", "_", column.lower())[:60].strip(" ._-") or "unit"
-    while name in taken or name in RESERVED_GEOLEVELS:
-        name += "1"
-    taken.add(name)
-    return name
-
-
-def _prefixes(leaves: list[str]) -> list[int]:
-    """Return prefix widths at which the codes branch clearly: each at least doubles the groups above."""
-    chosen = []
-    above = 1
-    for width in range(1, len(leaves[0])):
-        groups = len({code[:width] for code in leaves})
-        if groups >= 2 * above and 2 * groups <= len(leaves):
-            chosen.append(width)
-            above = groups
-    return chosen[-3:]
