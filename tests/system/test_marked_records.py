@@ -282,8 +282,8 @@ FAULTS: dict[str, tuple[str, tuple[str, ...], int]] = {
     "no memory": (f"{FAMILY}:2:memory", (), 6),
     "an interrupt": (f"{FAMILY}:2:interrupt", (), 130),
     "a kill": (f"{FAMILY}:2:kill", (), -9),
-    "a full disk": ("os:fsync:19:full", (), 6),
-    "a full disk at the end": ("os:fsync:35:full", (), 6),
+    "a full disk": ("os:fsync:23:full", (), 6),
+    "a full disk at the end": ("os:fsync:39:full", (), 6),
     "an error while writing": ("opendas.files.mdf.writing:PartFile.write:1:error", (), 70),
 }
 
@@ -314,7 +314,7 @@ def test_crashes_show_no_record_and_no_key(tmp_path: Path) -> None:
     [
         ("opendas.phsafe.output:level_counts:3:error", 70),
         ("opendas.phsafe.output:level_counts:3:abort", -6),
-        ("os:fsync:12:full", 6),
+        ("os:fsync:16:full", 6),
     ],
 )
 def test_crashes_among_households_show_no_record_and_no_key(fault: str, code: int, tmp_path: Path) -> None:
