@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from support.mini import write_mini
@@ -19,6 +21,7 @@ from opendas.errors import ConfigError, PrivacyError
 from opendas.explore.session import make_session
 from opendas.parts import MECHANISMS
 from opendas.runs.context.run import load
+from opendas.sampling.mechanisms import StatedNoise
 
 BINOMIAL = 'mechanism = "binomial"'
 WORD = "zcdp:binomial (dummy-mechanism 3.0)"
@@ -90,6 +93,19 @@ def test_measuring_alone_is_stamped_too(tmp_path: Path) -> None:
     assert run["mechanism"] == WORD
     assert run["parts"][0]["name"] == "binomial"
     assert UNPROVEN_PART in run["stamps"]
+
+
+@pytest.mark.usefixtures("binomial")
+def test_another_version_is_named_whatever_is_asked_of_it() -> None:
+    noise = StatedNoise(Fraction(1), WORD.replace("3.0", "9.9"))
+    for ask in (
+        lambda: noise.variance,
+        lambda: noise.margin(Fraction(9, 10)),
+        noise.check,
+        lambda: noise.answers(np.zeros(1, dtype=np.int64), None),
+    ):
+        with pytest.raises(ConfigError, match="Install the version of the plan"):
+            ask()
 
 
 @pytest.mark.usefixtures("binomial")

@@ -7,12 +7,12 @@ the bytes are those of :meth:`AnswerMechanism.answer`, geounit by geounit.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ from opendas.arrays import Ints
 from opendas.errors import ConfigError, PrivacyError
 from opendas.parts import MECHANISMS, Origin, outside_part
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, Noise
+
+Stated = TypeVar("Stated")
 
 
 class KeyedWords(Protocol):
@@ -205,10 +207,7 @@ class StatedNoise:
     @property
     def variance(self) -> float:
         """As its package states."""
-        try:
-            value = float(find_mechanism(self.mechanism)[0].variance(self.rho))
-        except Exception as error:
-            raise PrivacyError(f"{self.mechanism}: variance failed with {type(error).__name__}.") from error
+        value = self._stated("variance", float)
         if not 0 < value < float("inf"):
             raise PrivacyError(
                 f"{self.mechanism} states a variance of {value}; it must be positive and finite."
@@ -217,13 +216,18 @@ class StatedNoise:
 
     def margin(self, confidence: Fraction) -> int:
         """As its package states."""
-        try:
-            value = int(find_mechanism(self.mechanism)[0].margin(self.rho, confidence))
-        except Exception as error:
-            raise PrivacyError(f"{self.mechanism}: margin failed with {type(error).__name__}.") from error
+        value = self._stated("margin", int, confidence)
         if value < 0:
             raise PrivacyError(f"{self.mechanism} states a margin of {value}; it must not be negative.")
         return value
+
+    def _stated(self, method: str, kind: Callable[[Any], Stated], *arguments: Fraction) -> Stated:
+        """Return what a method of the mechanism states of its loss."""
+        part = find_mechanism(self.mechanism)[0]
+        try:
+            return kind(getattr(part, method)(self.rho, *arguments))
+        except Exception as error:
+            raise PrivacyError(f"{self.mechanism}: {method} failed with {type(error).__name__}.") from error
 
     def tail_length(self, bits: int) -> int:
         """Return 0: its draws need no table of ours."""
@@ -231,10 +235,7 @@ class StatedNoise:
 
     def check(self) -> None:
         """Refuse what its package states of loss, variance and margin, before a key exists."""
-        try:
-            spent = find_mechanism(self.mechanism)[0].spends(self.rho)
-        except Exception as error:
-            raise PrivacyError(f"{self.mechanism}: spends failed with {type(error).__name__}.") from error
+        spent = self._stated("spends", lambda value: value)
         if not isinstance(spent, Fraction | int) or isinstance(spent, bool) or not 0 < spent <= self.rho:
             raise PrivacyError(
                 f"{self.mechanism} states that it spends {spent} of rho {self.rho}; it must state an "
@@ -244,10 +245,11 @@ class StatedNoise:
 
     def answers(self, exact: Ints, words: KeyedWords) -> Ints:
         """Return the noisy answers of one query group at one geounit, int64 (m,)."""
+        part = find_mechanism(self.mechanism)[0]
         given = exact.copy()
         given.flags.writeable = False
         try:
-            found = np.asarray(find_mechanism(self.mechanism)[0].answer(given, self.rho, words))
+            found = np.asarray(part.answer(given, self.rho, words))
         except Exception as error:
             raise PrivacyError(f"{self.mechanism} failed with {type(error).__name__}.") from None
         if found.shape != exact.shape or found.dtype != np.int64:
