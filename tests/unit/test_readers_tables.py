@@ -127,6 +127,10 @@ def test_a_label_that_looks_like_a_code_is_a_label(tmp_path: Path) -> None:
     bad = records_file(tmp_path, [["a01", "1", "x"]])  # no age of the list, and not its second
     with pytest.raises(SchemaError, match=r"expected one of 50, 51, 52\+$"):
         make_reader(spec(tmp_path, bad, product=product(schema=old))).read()
+    zeros = Schema((Attribute("age", ("0.0", "1.0")), Attribute("group", ("x", "y", "z"))))
+    bad = records_file(tmp_path, [["a01", "2", "x"]])
+    with pytest.raises(SchemaError, match=r"expected one of 0\.0, 1\.0$"):
+        make_reader(spec(tmp_path, bad, product=product(schema=zeros))).read()
     bad = records_file(tmp_path, [["a01", "1", "w"]])
     with pytest.raises(SchemaError, match=r"expected one of x, y, z, or a code from 0 to 2$"):
         make_reader(spec(tmp_path, bad, product=product(schema=schema))).read()

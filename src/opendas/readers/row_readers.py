@@ -29,6 +29,7 @@ from opendas.readers.columns.coding import (
     coded_geocodes,
     codes_of,
     codes_or_other,
+    takes_codes,
     unit_ids,
     whole_numbers,
 )
@@ -192,8 +193,8 @@ class LongForm:
             if other is not None:
                 cells += codes_or_other(batch, column, attribute.levels, other)
                 continue
-            keys = attribute_keys(attribute)
-            codes = codes_of(batch, column, keys, _level_rule(attribute.levels, keys), log, asked)
+            rule = _level_rule(attribute.levels)
+            codes = codes_of(batch, column, attribute_keys(attribute), rule, log, asked)
             wrong |= codes < 0
             cells += codes
         if self.second is not None and there is not None and asked is not None:
@@ -275,10 +276,10 @@ def _edges(spec: ReaderSpec, attribute: Attribute) -> Floats | None:
     return np.array(edges, dtype=np.float64)
 
 
-def _level_rule(levels: Sequence[str], keys: Mapping[str, int]) -> str:
+def _level_rule(levels: Sequence[str]) -> str:
     few = len(levels) <= 8
     listed = ", ".join(levels) if few else f"{len(levels)} level labels ({levels[0]}, {levels[1]}, ...)"
-    codes = f", or a code from 0 to {len(levels) - 1}" if "0" in keys and "0" not in levels else ""
+    codes = f", or a code from 0 to {len(levels) - 1}" if takes_codes(levels) else ""
     return f"expected one of {listed}{codes}"
 
 

@@ -63,9 +63,14 @@ def attribute_keys(attribute: Attribute) -> dict[str, int]:
     """
     labels = {label: code for code, label in enumerate(attribute.levels)}
     keys = {without_zeros(label): code for label, code in labels.items()} | labels
-    if any(map(_DECIMAL.fullmatch, keys)):
+    if not takes_codes(attribute.levels):
         return keys
     return {str(code): code for code in range(len(attribute))} | keys
+
+
+def takes_codes(levels: Sequence[str]) -> bool:
+    """Whether data may hold 0-based codes in place of these labels: none of them is a number."""
+    return not any(map(_DECIMAL.fullmatch, levels))
 
 
 _ZEROS = re.compile(r"([0-9]+)\.0+")
