@@ -320,8 +320,8 @@ def test_list_names_everything_a_run_file_may_name() -> None:
     known = json.loads(invoke("list", "--json")[1])
     assert tuple(known["readers"]) == get_args(InputSection.model_fields["reader"].annotation)
     assert tuple(known["spines"]) == tuple(NAMED_SPINES)
-    assert set(known["estimators"]) == {*OWN_ESTIMATORS, *names_of_parts(ESTIMATORS)}
-    assert set(known["workloads"]) == {*OWN_WORKLOADS, *names_of_parts(WORKLOADS)}
+    assert set(known["estimators"]) == {*OWN_ESTIMATORS, *names_of_parts(ESTIMATORS, OWN_ESTIMATORS)}
+    assert set(known["workloads"]) == {*OWN_WORKLOADS, *names_of_parts(WORKLOADS, OWN_WORKLOADS)}
     assert tuple(known["presets"]) == preset_names()
     assert set(known["products"]) >= {"pl94-persons", "pl94-units"}
     _, out, _ = invoke("list")

@@ -64,7 +64,7 @@ def _all_choices() -> dict[str, dict[str, str]]:
     from opendas.parts import ESTIMATORS, MECHANISMS, WORKLOADS, names_of_parts
 
     def with_others(own: dict[str, str], group: str) -> dict[str, str]:
-        return own | {name: "of another package" for name in names_of_parts(group) if name not in own}
+        return own | dict.fromkeys(names_of_parts(group, own), "of another package")
 
     return {
         "products": _PRODUCTS,

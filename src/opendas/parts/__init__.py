@@ -90,9 +90,9 @@ def _package(point: EntryPoint) -> str:
     return "" if point.dist is None else point.dist.name
 
 
-def names_of_parts(group: str) -> tuple[str, ...]:
-    """Return the names of what other packages offer in a group; none of them is loaded."""
-    return tuple(_offered(group))
+def names_of_parts(group: str, own: Collection[str]) -> tuple[str, ...]:
+    """Return the names of what other packages offer in a group beside our own; none of them is loaded."""
+    return tuple(name for name in _offered(group) if name not in own)
 
 
 def outside_part(group: str, name: str, own: Collection[str]) -> tuple[Any, Origin]:
@@ -120,7 +120,8 @@ def outside_part(group: str, name: str, own: Collection[str]) -> tuple[Any, Orig
     if name not in offered:
         raise ConfigError(
             f"there is no {group.removeprefix('opendas.').removesuffix('s')} {name!r}; "
-            f"{nearest(name, (*own, *offered))} Other packages add their own by entry points in {group}."
+            f"{nearest(name, (*own, *names_of_parts(group, own)))} Other packages add their own by entry "
+            f"points in {group}."
         )
     point = offered[name]
     try:

@@ -145,10 +145,9 @@ def _mechanism(value: object) -> str:
 
 def _part(name: str, group: str, own: Sequence[str]) -> str:
     """Return the name of a part, ours or of another package; packages are looked for where it is not ours."""
-    if name in own or name in (others := names_of_parts(group)):
+    if name in own or name in (others := names_of_parts(group, own)):
         return name
-    known = tuple(dict.fromkeys((*own, *others)))
-    raise PydanticCustomError("part", "{rule}", {"rule": not_one_of(name, known)})
+    raise PydanticCustomError("part", "{rule}", {"rule": not_one_of(name, (*own, *others))})
 
 
 def _frame(value: object, info: ValidationInfo) -> str | MemoryTable:
