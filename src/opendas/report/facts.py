@@ -161,7 +161,7 @@ class RunFacts:
 
     @property
     def workload_words(self) -> str:
-        """Names of workloads of other packages, with these; empty without."""
+        """Names of workloads of other packages, each with its package; empty without."""
         return "; ".join(str(part) for part in self.parts if part.kind == WORKLOADS)
 
     def _words(self, group: str, own: str) -> str:

@@ -178,7 +178,7 @@ class Column:
     @property
     def is_age(self) -> bool:
         """Whether the name says that its numbers are ages."""
-        return _AGE.fullmatch(self.name.strip()) is not None
+        return _names_age(self.name)
 
     def determines(self, coarse: Column) -> bool:
         """Whether rows with one value of this column always share that of a coarser one."""
@@ -200,6 +200,10 @@ class Column:
             Role.CONSTANT: "all rows have the same value",
             Role.TEXT: f"{len(self.labels):,} different values; a guess takes at most {MOST_LEVELS}",
         }.get(self.role, "not named as an attribute")
+
+
+def _names_age(column: str) -> bool:
+    return _AGE.fullmatch(column.strip()) is not None
 
 
 def _named_place(column: str) -> int | None:
@@ -257,8 +261,7 @@ def _role(name: str, values: Sequence[str], rows: int) -> Role:
     if different == rows and rows > MOST_LEVELS and _numbers_rows(labels, numeric=numeric and not coded):
         return Role.IDENTIFIER
     fractions = numeric and not all(_WHOLE.fullmatch(value) for value in labels)
-    ages = numeric and len(labels) > _FEW_AGES and _AGE.fullmatch(name.strip()) is not None
-    ages = ages and max(map(float, labels)) >= _GROWN
+    ages = numeric and len(labels) > _FEW_AGES and _names_age(name) and max(map(float, labels)) >= _GROWN
     if numeric and not coded and (fractions or different > MOST_LEVELS or ages):
         return Role.NUMBER
     return Role.LABELS if different <= MOST_LEVELS else Role.TEXT
@@ -291,7 +294,7 @@ def proposed_bins(name: str, numbers: Sequence[float]) -> tuple[float, ...]:
     (0, 10000, 20000, 50000, 100000, 200000, 500000)
     """
     least, most = min(numbers), max(numbers)
-    if _AGE.fullmatch(name.strip()) and least >= 0 and most <= _OLDEST:
+    if _names_age(name) and least >= 0 and most <= _OLDEST:
         return tuple(edge for edge in _AGES if edge <= most)
     median = float(np.median(numbers))
     if least >= 0 and most > _SKEWED * median > 0:

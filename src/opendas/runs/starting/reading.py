@@ -9,7 +9,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
-from opendas.readers.columns.csv_parquet import csv_form, is_parquet
+from opendas.readers.columns.csv_parquet import csv_form, csv_options, is_parquet
 from opendas.runs.starting.columns import Column, look_at
 
 
@@ -36,11 +36,10 @@ def _read(path: Path) -> pa.Table:
             table.validate(full=True)
             return _with_rows(path, table)
         form = csv_form(path)
-        how = pacsv.ReadOptions(skip_rows=form.skip), pacsv.ParseOptions(delimiter=form.delimiter)
-        with pacsv.open_csv(path, *how) as reader:
-            names = reader.schema.names
-        options = pacsv.ConvertOptions(column_types={name: pa.string() for name in names})
-        table = pacsv.read_csv(path, *how, options)
+        texts = dict.fromkeys(form.names, pa.string())
+        table = pacsv.read_csv(
+            path, **csv_options(form.names, form.delimiter, types=texts, skip=form.skip + 1)
+        )
     except OSError as error:
         if error.errno is not None:
             raise EnvironmentFailure(f"{path}: {error.strerror or 'cannot be read'}.") from None
